@@ -1,0 +1,88 @@
+"""Devices, what a probe reads of them, and what a gang may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class Health(StrEnum):
+    """What a probe found, in the order of trust: only ``FREE`` may be reserved; ``UNKNOWN`` is never free."""
+
+    FREE = "free"
+    BUSY = "busy"
+    UNHEALTHY = "unhealthy"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of one host, named by an id that survives renumbering.
+
+    ``uuid`` is the NVML UUID, a declared name, or ``cpu-<host>-<slot>``; ``visible`` is what the replica gets as
+    ``CUDA_VISIBLE_DEVICES`` (``-1`` for a CPU slot); ``memory_bytes`` is None where the device does not report it.
+    """
+
+    uuid: str
+    kind: str
+    name: str
+    index: int
+    visible: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at one device; ``reason`` says why it is not free, in words for a log."""
+
+    device: Device
+    health: Health
+    reason: str = ""
+    free_bytes: int | None = None
+    utilization_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A place where replicas can run: one boot of one machine, seen from one pid and mount namespace."""
+
+    host_id: str
+    name: str
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What a gang asks for: ``per_replica`` devices for each of its replicas, all or nothing.
+
+    ``kind`` is ``auto``, ``gpu``, ``static`` or ``cpu``; ``auto`` takes the kind the host has registered and never
+    falls from gpu to cpu by itself. ``names`` are shell patterns of which a device must match one, if given.
+    """
+
+    kind: str = "auto"
+    per_replica: int = 1
+    min_free_bytes: int = 0
+    names: tuple[str, ...] = ()
+
+
+class DeviceProbe(Protocol):
+    """A device kind: looks at the devices of this host without ever using one."""
+
+    kind: str
+
+    def read(self) -> Sequence[Reading]:
+        """Return one reading per device; must not raise for a sick device (that is UNKNOWN or UNHEALTHY)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica's part of a reservation: these devices, under this fence."""
+
+    reservation_id: int
+    fence: int
+    replica: int
+    devices: tuple[Device, ...] = field(default=())
+    state: str = "reserved"

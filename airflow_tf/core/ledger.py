@@ -1,0 +1,142 @@
+"""What supervisors, operators and sensors ask of the ledger (implemented by :mod:`airflow_tf.ledger`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from airflow_tf.core.devices import DeviceRequest, Host, Member, Reading
+from airflow_tf.core.identity import GangKey, View
+from airflow_tf.core.states import AttemptState, ExitCause
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, as durably recorded.
+
+    ``checkpoint`` is the prefix of the last complete checkpoint, ``metrics`` the last reported values.
+    """
+
+    state: AttemptState
+    cause: ExitCause = ExitCause.NONE
+    message: str = ""
+    exit_code: int | None = None
+    checkpoint: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """The current generation of one replica: how often it was started and how its last attempt ended."""
+
+    generation: int
+    first_try: int
+    attempts: int
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a device, since when (wall time, for display)."""
+
+    device_uuid: str
+    gang_label: str
+    replica: int
+    since: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A reservation was made: one member per replica."""
+
+    reservation_id: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request fits this host, but not now: ``reasons`` has one line per device that is not free."""
+
+    wanted: int
+    free: int
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        return f"{self.free} of {self.wanted} devices free; " + "; ".join(self.reasons)
+
+
+class GangLedger(Protocol):
+    """The ledger as seen by those who run gangs. All calls are one transaction each.
+
+    Every call raises ``LedgerUnavailableError`` when the database does not answer within its deadline.
+    """
+
+    ledger_id: str
+
+    def register_host(self, host: Host, readings: Sequence[Reading]) -> None:
+        """Record this host, its boot and its devices; members of an earlier boot of it are released."""
+        ...
+
+    def open_gang(self, key: GangKey, count: int, folder: str) -> None:
+        """Record the gang (idempotent); ``folder`` is its run folder on this host."""
+        ...
+
+    def enter(self, key: GangKey, replica: int, view: View) -> ReplicaRecord:
+        """Register ``view`` and return the replica's current generation.
+
+        A view whose ``first_try`` is greater than the recorded one was cleared by a user: it opens a new generation.
+        """
+        ...
+
+    def is_newest_view(self, key: GangKey, replica: int, view: View) -> bool:
+        """Tell whether no newer view of this replica has been registered."""
+        ...
+
+    def reserve(
+        self, key: GangKey, request: DeviceRequest, replicas: Sequence[int], host: Host, readings: Sequence[Reading]
+    ) -> Granted | Refused:
+        """Reserve devices for all of ``replicas`` in one transaction, or none.
+
+        :raises DevicesNeverFitError: if the host can never satisfy the request.
+        """
+        ...
+
+    def member(self, key: GangKey, replica: int) -> Member | None:
+        """Return the live (reserved or confirmed) member of a replica, newest fence first."""
+        ...
+
+    def confirm(self, member: Member, supervisor_pid: int) -> None:
+        """Turn a reserved member into a confirmed one.
+
+        :raises LedgerError: if it is no longer reserved (expired, revoked, released).
+        """
+        ...
+
+    def renew(self, key: GangKey, supervisor_pid: int) -> bool:
+        """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; return True if cancel was asked."""
+        ...
+
+    def release(self, member: Member) -> None:
+        """Give the member's devices back (idempotent)."""
+        ...
+
+    def start_attempt(self, key: GangKey, replica: int, generation: int, member: Member, token: str) -> int:
+        """Record a new attempt in state STARTING and return its number, counted from 1 in its generation."""
+        ...
+
+    def update_attempt(
+        self, key: GangKey, replica: int, generation: int, attempt: int, *, pid: int, step: int | None = None
+    ) -> None:
+        """Record that the attempt runs as ``pid`` and has reached ``step``."""
+        ...
+
+    def end_attempt(self, key: GangKey, replica: int, generation: int, attempt: int, outcome: Outcome) -> None:
+        """Record the outcome (idempotent; the first terminal outcome stays)."""
+        ...
+
+    def replicas(self, key: GangKey) -> dict[int, ReplicaRecord]:
+        """Return the current generation of every replica that was ever entered."""
+        ...

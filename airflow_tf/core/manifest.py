@@ -1,0 +1,78 @@
+"""Manifests: what was staged, and what was published."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One staged file: its source URI, its name below the staged folder, size in bytes, mtime in ms, CRC32C."""
+
+    source: str
+    name: str
+    size: int
+    mtime_ms: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInput:
+    """A staged input: local folder, files and how they came there. Small enough for XCom without ``files``."""
+
+    source: str
+    folder: str
+    files: tuple[StagedFile, ...] = ()
+    copied_bytes: int = 0
+    cached_bytes: int = 0
+    seconds: float = 0.0
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the files' sizes."""
+        return sum(file.size for file in self.files)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what goes into XCom: counts, bytes, seconds and paths, never the file list."""
+        return {
+            "source": self.source,
+            "folder": self.folder,
+            "files": len(self.files),
+            "bytes": self.total_bytes,
+            "copied_bytes": self.copied_bytes,
+            "cached_bytes": self.cached_bytes,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def dumps(self) -> str:
+        """Return the manifest as JSON text."""
+        return json.dumps({"format": FORMAT_VERSION} | asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def loads(cls, text: str) -> StagedInput:
+        """Read a manifest written by :meth:`dumps`."""
+        data = json.loads(text)
+        data.pop("format", None)
+        data["files"] = tuple(StagedFile(**file) for file in data["files"])
+        data["skipped"] = tuple(data["skipped"])
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishManifest:
+    """What a published version says of itself: files with sizes and CRC32C, metrics, origin and fence."""
+
+    fence: int
+    digest: str
+    files: dict[str, dict[str, int]]
+    metrics: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def dumps(self) -> str:
+        """Return the manifest as JSON text, keys sorted."""
+        return json.dumps({"format": FORMAT_VERSION} | asdict(self), indent=1, sort_keys=True)

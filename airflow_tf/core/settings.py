@@ -1,0 +1,47 @@
+"""Settings of an installation, read from Airflow's configuration above this layer and handed down."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_tf.core.devices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where things are and how long to wait.
+
+    :param home: ``$AIRFLOW_HOME/airflow_tf`` (run folders, ledger, cache), on a local disk.
+    :param ledger_url: SQLAlchemy URL of the ledger.
+    :param lock_dir: host-wide folder of device locks.
+    :param cpu_slots: number of CPU slots that count as devices of kind ``cpu``.
+    :param static_devices: devices declared in the configuration (kind ``static``).
+    :param cache_bytes: budget of the staging cache.
+    :param reservation_seconds: life of a reservation that no supervisor has confirmed or renewed.
+    """
+
+    home: Path
+    ledger_url: str
+    lock_dir: Path
+    cpu_slots: int
+    static_devices: tuple[Device, ...] = ()
+    cache_bytes: int = 100 * 2**30
+    reservation_seconds: float = 300.0
+
+    @property
+    def cache_dir(self) -> Path:
+        """Folder of the staging cache."""
+        return self.home / "cache"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain JSON."""
+        return asdict(self) | {"home": str(self.home), "lock_dir": str(self.lock_dir)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Settings:
+        """Rebuild settings written by :meth:`to_json`."""
+        devices = tuple(Device(**device) for device in data["static_devices"])
+        paths = {"home": Path(data["home"]), "lock_dir": Path(data["lock_dir"])}
+        return cls(**(data | paths | {"static_devices": devices}))

@@ -1,0 +1,53 @@
+"""Life cycles: of a reservation's member and of a replica's attempt. Each enum carries the facts asked of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MemberState(StrEnum):
+    """RESERVED (may expire) -> CONFIRMED (a supervisor holds the device flock) -> RELEASED or EXPIRED or REVOKED."""
+
+    RESERVED = "reserved"
+    CONFIRMED = "confirmed"
+    RELEASED = "released"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+    @property
+    def holds_device(self) -> bool:
+        """Tell whether the device is taken."""
+        return self in {MemberState.RESERVED, MemberState.CONFIRMED}
+
+
+class AttemptState(StrEnum):
+    """STARTING -> RUNNING -> SUCCEEDED, FAILED, STOPPED (asked to) or LOST (its supervisor or zygote died)."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Tell whether the attempt has ended."""
+        return self not in {AttemptState.STARTING, AttemptState.RUNNING}
+
+
+class ExitCause(StrEnum):
+    """Why an attempt ended; decides whether another one may help."""
+
+    NONE = "none"
+    USER_ERROR = "user_error"
+    NO_CHECKPOINT = "no_checkpoint"
+    CONFIG_REFUSED = "config_refused"
+    KILLED = "killed"
+    STOPPED = "stopped"
+    INFRASTRUCTURE = "infrastructure"
+
+    @property
+    def may_restart(self) -> bool:
+        """Tell whether the same replica may be started again."""
+        return self in {ExitCause.KILLED, ExitCause.INFRASTRUCTURE, ExitCause.USER_ERROR}

@@ -1,0 +1,47 @@
+"""Quantities as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_tf.core.errors import TemplateError
+
+_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_BYTES |= {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SECONDS = {"": 1.0, "S": 1.0, "MS": 0.001, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
+_QUANTITY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+
+
+def parse_bytes(value: str | float) -> int:
+    """Return a size in bytes from a number or text like ``10GiB``; a bare ``G`` is 2**30.
+
+    :raises TemplateError: if the text is not a size.
+    """
+    return int(_parse(value, _BYTES, "size", "10GiB, 512MiB or 1000000"))
+
+
+def parse_seconds(value: str | float) -> float:
+    """Return a duration in seconds from a number or text like ``90s``, ``5m``, ``2h``.
+
+    :raises TemplateError: if the text is not a duration.
+    """
+    return _parse(value, _SECONDS, "duration", "30, 90s, 5m or 2h")
+
+
+def _parse(value: str | float, table: dict[str, float] | dict[str, int], noun: str, examples: str) -> float:
+    match = None if isinstance(value, bool) else _QUANTITY.match(str(value))
+    factor = table.get(match.group(2).upper()) if match else None
+    if match is None or factor is None:
+        raise TemplateError(f"{value!r} is not a {noun}", todo=f"Write it like {examples}.")
+    return float(match.group(1)) * factor
+
+
+def format_bytes(count: float) -> str:
+    """Return ``count`` bytes with a binary unit, one decimal from KiB on."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    for unit in units[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {units[-1]}"
