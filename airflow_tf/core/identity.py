@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-TOKEN_VARIABLE = "AIRFLOW_TF_FENCE"
+FENCE_VARIABLE = "AIRFLOW_TF_FENCE"
 """Environment variable that marks every process of a replica's tree."""
 
 TOKEN_LENGTH = 48

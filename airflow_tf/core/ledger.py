@@ -116,7 +116,7 @@ class GangLedger(Protocol):
         ...
 
     def renew(self, key: GangKey, supervisor_pid: int) -> bool:
-        """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; return True if cancel was asked."""
+        """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; tell if cancel was asked."""
         ...
 
     def release(self, member: Member) -> None:

@@ -6,6 +6,7 @@ import re
 
 from airflow_tf.core.errors import TemplateError
 
+_STEP = 1024
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _BYTES |= {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -41,7 +42,7 @@ def format_bytes(count: float) -> str:
     """Return ``count`` bytes with a binary unit, one decimal from KiB on."""
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     for unit in units[:-1]:
-        if abs(count) < 1024:
+        if abs(count) < _STEP:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
+        count /= _STEP
     return f"{count:.1f} {units[-1]}"
