@@ -1,0 +1,132 @@
+"""Jinja templates in declarations: render first, then demand the type."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from airflow_tf.core.errors import TemplateError
+
+_MARKS = ("{{", "{%", "{#")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_BOOLEANS = {"true": True, "false": False}
+
+# A sandbox, since values of a DAG run's configuration come from whoever may trigger the DAG.
+_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+
+
+def is_template(value: object) -> bool:
+    """Tell whether ``value`` is text with Jinja in it."""
+    return isinstance(value, str) and any(mark in value for mark in _MARKS)
+
+
+def has_template(value: object) -> bool:
+    """Tell whether ``value``, or anything inside it, is a template."""
+    if isinstance(value, Mapping):
+        return any(has_template(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(has_template(item) for item in value)
+    return is_template(value)
+
+
+def render(value: Any, context: Mapping[str, Any], path: str = "") -> Any:  # noqa: ANN401  any JSON value
+    """Return ``value`` with every string in its dicts and lists rendered; keys and other values stay as they are.
+
+    A rendered value is always text: :func:`coerce` gives it its type. ``path`` names the value in errors.
+
+    :raises TemplateError: if a variable is undefined, the template is malformed, or an expression fails.
+    """
+    if isinstance(value, Mapping):
+        return {key: render(item, context, f"{path}.{key}" if path else str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [render(item, context, f"{path}[{index}]") for index, item in enumerate(value)]
+    return _render_text(value, context, path) if is_template(value) else value
+
+
+def check_syntax(text: str, path: str = "") -> None:
+    """Parse the template ``text`` without rendering it.
+
+    :raises TemplateError: if it is not valid Jinja.
+    """
+    try:
+        _ENVIRONMENT.parse(text)
+    except TemplateSyntaxError as error:
+        raise _syntax_error(text, path, error) from error
+
+
+def _syntax_error(text: str, path: str, error: TemplateSyntaxError) -> TemplateError:
+    where = path or repr(text)
+    return TemplateError(f"{where}: malformed template, line {error.lineno}", str(error.message), f"It reads {text!r}.")
+
+
+def _render_text(text: str, context: Mapping[str, Any], path: str) -> str:
+    where = path or repr(text)
+    try:
+        return _ENVIRONMENT.from_string(text).render(context)
+    except TemplateSyntaxError as error:
+        raise _syntax_error(text, path, error) from error
+    except UndefinedError as error:
+        known = ", ".join(sorted(str(name) for name in context))
+        todo = f"The template is {text!r}. Defined here: {known}." if known else f"The template is {text!r}."
+        raise TemplateError(f"{where}: {error.message}", todo=todo) from error
+    except TemplateError:
+        raise
+    except Exception as error:
+        raise TemplateError(
+            f"{where}: template failed", f"{type(error).__name__}: {error}", f"It is {text!r}."
+        ) from error
+
+
+def coerce(value: Any, type_name: str, path: str = "") -> int | float | bool | str:  # noqa: ANN401  any JSON value
+    """Return ``value``, often rendered text, as ``int``, ``float``, ``bool`` or ``str``.
+
+    Only what reads as that type without doubt is accepted: decimal digits for an integer (``01`` is 1), a finite
+    decimal or exponent form for a float, true/false in any case for a boolean.
+
+    :raises TemplateError: if the value does not read as that type.
+    """
+    text = value.strip() if isinstance(value, str) else value
+    result = _COERCIONS[type_name](text)
+    if result is None:
+        nothing = text is None or text in ("", "None")
+        why = "the template rendered to nothing" if nothing else f"a value of type {type_name} is needed"
+        raise TemplateError(f"{path or 'value'}: {value!r} is not {_NOUNS[type_name]}", why)
+    return value if type_name == "str" and isinstance(value, str) else result
+
+
+def _to_int(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else None
+
+
+def _to_float(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float) or (isinstance(value, str) and _FLOAT.fullmatch(value)):
+        number = float(value)
+        return number if math.isfinite(number) else None
+    return None
+
+
+def _to_bool(value: object) -> bool | None:
+    return value if isinstance(value, bool) else _BOOLEANS.get(value.lower()) if isinstance(value, str) else None
+
+
+def _to_str(value: object) -> str | None:
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+_COERCIONS: dict[str, Callable[[object], int | float | bool | str | None]] = {
+    "int": _to_int,
+    "float": _to_float,
+    "bool": _to_bool,
+    "str": _to_str,
+}
+_NOUNS = {"int": "an integer", "float": "a finite number", "bool": "true or false", "str": "text or a number"}
