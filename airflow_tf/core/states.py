@@ -50,4 +50,4 @@ class ExitCause(StrEnum):
     @property
     def may_restart(self) -> bool:
         """Tell whether the same replica may be started again."""
-        return self in {ExitCause.KILLED, ExitCause.INFRASTRUCTURE, ExitCause.USER_ERROR}
+        return self in {ExitCause.KILLED, ExitCause.INFRASTRUCTURE}

@@ -1,0 +1,123 @@
+"""What a supervisor is told to run, and what a replica reads when it starts. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+EXIT_REFUSED = 78
+"""Exit code of a replica that refused its launch (session config, entrypoint); ``error.json`` says why."""
+
+IMPORT_TIME_PREFIXES = ("TF_", "XLA_", "KERAS_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "NVIDIA_")
+"""Environment variables that TensorFlow, Keras or Python read once, at import."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangLaunch:
+    """A gang as its supervisor needs it; sent on the supervisor's standard input.
+
+    :param key: ``GangKey`` as JSON.
+    :param count: replicas of the gang, also those that have not arrived.
+    :param folder: run folder of the gang on this host.
+    :param python: the training interpreter.
+    :param start_method: ``zygote`` (fork after ``import tensorflow``) or ``spawn``.
+    :param environment: declared variables of the first replica that arrives; the zygote starts with those that are
+        read at import time.
+    :param settings: ``Settings`` as JSON.
+    """
+
+    key: dict[str, Any]
+    count: int
+    folder: str
+    python: str
+    start_method: str
+    environment: dict[str, str]
+    settings: dict[str, Any]
+
+    def dumps(self) -> str:
+        """Return one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, text: str) -> GangLaunch:
+        """Read what :meth:`dumps` wrote."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLaunch:
+    """One attempt of one replica. The operator fills the first block, the supervisor the second.
+
+    ``entrypoint`` is the absolute path of a script or ``module:function`` (found from ``code_folder``); ``inputs``
+    maps names to staged folders; ``session_config`` is validated proto JSON; ``memory_bytes`` is the memory of the
+    replica's smallest device, None where it is not reported.
+    """
+
+    replica: int
+    count: int
+    entrypoint: str
+    code_folder: str
+    arguments: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    session_config: dict[str, Any] = field(default_factory=dict)
+    api: str = "auto"
+    require_checkpoint: bool = True
+    kill_grace_seconds: float = 30.0
+    restarts: int = 0
+
+    generation: int = 1
+    attempt: int = 0
+    token: str = ""
+    folder: str = ""
+    checkpoint_folder: str = ""
+    resume_from: str | None = None
+    visible_devices: str = "-1"
+    memory_bytes: int | None = None
+    seed: int = 0
+
+    def for_attempt(self, **changes: Any) -> ReplicaLaunch:  # noqa: ANN401 (fields of this class, checked by replace)
+        """Return a copy with the supervisor's fields set."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain JSON."""
+        return asdict(self)
+
+    def write(self, path: Path) -> None:
+        """Write the launch for the replica, readable by its owner only."""
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(asdict(self), indent=1, sort_keys=True))
+
+    @classmethod
+    def read(cls, path: Path) -> ReplicaLaunch:
+        """Read what :meth:`write` wrote."""
+        return cls(**json.loads(path.read_text()))
+
+    @property
+    def import_time_environment(self) -> dict[str, str]:
+        """Declared variables that must be set before TensorFlow is imported."""
+        return {name: value for name, value in self.environment.items() if name.startswith(IMPORT_TIME_PREFIXES)}
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that a replica's program finds in its environment (the declared ones included)."""
+        folder = Path(self.folder)
+        found = {
+            **self.environment,
+            "AIRFLOW_TF_FENCE": self.token,
+            "AIRFLOW_TF_REPLICA": str(self.replica),
+            "AIRFLOW_TF_REPLICAS": str(self.count),
+            "AIRFLOW_TF_ATTEMPT": str(self.attempt),
+            "AIRFLOW_TF_RUN_FOLDER": self.folder,
+            "AIRFLOW_TF_CHECKPOINT_DIR": self.checkpoint_folder,
+            "AIRFLOW_TF_METRICS_FILE": str(folder / "metrics.jsonl"),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": self.visible_devices,
+        }
+        for name, staged in self.inputs.items():
+            found[f"AIRFLOW_TF_INPUT_{name.upper()}"] = staged
+        if self.resume_from:
+            found["AIRFLOW_TF_RESUME_FROM"] = self.resume_from
+        return found

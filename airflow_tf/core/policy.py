@@ -1,0 +1,105 @@
+"""Decisions about starting, restarting, stopping and forgetting replicas: pure functions, tested by tables."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from airflow_tf.core.launch import EXIT_REFUSED
+from airflow_tf.core.ledger import Outcome
+from airflow_tf.core.states import AttemptState, ExitCause
+
+LINGER_SECONDS = 60.0
+"""A supervisor with nothing to run waits this long for another view."""
+
+IN_PROCESS_ORPHAN_GRACE_SECONDS = 60.0
+"""Orphan grace where no other try can come."""
+
+ORPHAN_MARGIN_SECONDS = 120.0
+
+
+def orphan_grace_seconds(
+    *, tries_left: int, heartbeat_timeout_seconds: float, detection_seconds: float, retry_delay_seconds: float
+) -> float:
+    """Return how long a replica may run without a view: until the next try must have attached, plus a margin."""
+    if tries_left <= 0:
+        return IN_PROCESS_ORPHAN_GRACE_SECONDS
+    return heartbeat_timeout_seconds + detection_seconds + retry_delay_seconds + ORPHAN_MARGIN_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known when a replica's process has ended.
+
+    ``wait_status`` is as by ``os.waitpid``, None where nobody could read it (the zygote died first).
+    ``stop_reason`` is set if the supervisor sent the signal; ``checkpoint`` is the last complete one.
+    """
+
+    wait_status: int | None
+    stop_reason: str | None = None
+    checkpoint: str | None = None
+    require_checkpoint: bool = True
+    log_tail: str = ""
+    refusal: str = ""
+    steps: dict[str, float] | None = None
+
+
+def judge(ending: Ending) -> Outcome:
+    """Turn the end of a process into an outcome, with the cause in words and the last lines of its output."""
+    code = _exit_code(ending.wait_status)
+    state, cause, message = _verdict(ending, code)
+    if state is AttemptState.FAILED and ending.log_tail and cause is not ExitCause.CONFIG_REFUSED:
+        message = f"{message}\nLast lines of its output:\n{ending.log_tail}"
+    return Outcome(state, cause, message, code, ending.checkpoint, dict(ending.steps or {}))
+
+
+def _exit_code(wait_status: int | None) -> int | None:
+    """Return the exit code, negative for a signal, None if unknown."""
+    if wait_status is None:
+        return None
+    low, high = wait_status & 0x7F, (wait_status >> 8) & 0xFF
+    return -low if low else high
+
+
+def _verdict(ending: Ending, code: int | None) -> tuple[AttemptState, ExitCause, str]:
+    if code == 0 and not (ending.require_checkpoint and ending.checkpoint is None):
+        return AttemptState.SUCCEEDED, ExitCause.NONE, ""
+    if ending.stop_reason is not None:
+        return AttemptState.STOPPED, ExitCause.STOPPED, f"stopped: {ending.stop_reason}"
+    if code is None:
+        return AttemptState.LOST, ExitCause.INFRASTRUCTURE, "its zygote died, and the kernel ended it with it"
+    if code == 0:
+        return AttemptState.FAILED, ExitCause.NO_CHECKPOINT, _NO_CHECKPOINT
+    if code == EXIT_REFUSED and ending.refusal:
+        return AttemptState.FAILED, ExitCause.CONFIG_REFUSED, ending.refusal
+    if code < 0:
+        return AttemptState.FAILED, ExitCause.KILLED, _signal_text(-code)
+    return AttemptState.FAILED, ExitCause.USER_ERROR, f"the program ended with exit code {code}"
+
+
+_NO_CHECKPOINT = (
+    "the program ended with exit code 0 but left no complete checkpoint in AIRFLOW_TF_CHECKPOINT_DIR. "
+    "Save one with tf.train.CheckpointManager, or set checkpoints.aggregate: none"
+)
+
+
+def _signal_text(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    hint = ", probably by the kernel because the host ran out of memory, or by hand" if number == signal.SIGKILL else ""
+    return f"the process was killed by {name}{hint}"
+
+
+def may_restart(outcome: Outcome, *, restarts_used: int, restarts: int) -> bool:
+    """Tell whether the supervisor starts the replica again within the same task try."""
+    failed = outcome.state in {AttemptState.FAILED, AttemptState.LOST}
+    return failed and outcome.cause.may_restart and restarts_used < restarts
+
+
+def is_final(outcome: Outcome | None, *, tries_left: int) -> bool:
+    """Tell whether no other try of this replica is to be expected."""
+    if outcome is None:
+        return False
+    return outcome.state is AttemptState.SUCCEEDED or tries_left <= 0 or not outcome.cause.may_restart

@@ -1,0 +1,1 @@
+"""Bridges from Airflow (configuration, connections) to the drivers."""

@@ -1,0 +1,112 @@
+"""Facts about the running task instance that Airflow knows and our layers below must be told."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.configuration import conf
+
+from airflow_tf.core.identity import GangKey, RunFolders, View
+from airflow_tf.core.policy import orphan_grace_seconds
+from airflow_tf.core.settings import Settings
+
+HEALTH_TIMEOUT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """One try of a task instance, reduced to what gangs need.
+
+    ``in_process`` is True under ``airflow tasks test`` and ``airflow dags test``, where no executor holds a slot
+    and the operator must wait by itself.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    ti_id: str
+    try_number: int
+    max_tries: int
+    retries: int
+    retry_delay_seconds: float
+    in_process: bool
+
+    @classmethod
+    def from_context(cls, context: Mapping[str, Any]) -> TaskRun:
+        """Read a task's context."""
+        ti, task = context["ti"], context["task"]
+        return cls(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            ti_id=str(ti.id),
+            try_number=ti.try_number,
+            max_tries=ti.max_tries,
+            retries=task.retries or 0,
+            retry_delay_seconds=task.retry_delay.total_seconds(),
+            in_process=runs_in_process(),
+        )
+
+    @property
+    def view(self) -> View:
+        """This try as a view of a replica."""
+        return View(self.ti_id, self.try_number, max(self.max_tries - self.retries + 1, 1))
+
+    @property
+    def tries_left(self) -> int:
+        """Tries that Airflow may still start after this one."""
+        return max(self.max_tries + 1 - self.try_number, 0)
+
+    def gang(self, installation: str, task_id: str | None = None) -> GangKey:
+        """Return the gang of this task, or of another task of the same run."""
+        return GangKey(installation, self.dag_id, self.run_id, task_id or self.task_id)
+
+    def folders(self, settings: Settings) -> RunFolders:
+        """Return the folders of this run."""
+        return RunFolders(settings.home, self.dag_id, self.run_id)
+
+    def orphan_grace_seconds(self) -> float:
+        """Return how long a replica may run without this task or its next try."""
+        return orphan_grace_seconds(
+            tries_left=self.tries_left,
+            heartbeat_timeout_seconds=conf.getfloat("scheduler", "task_instance_heartbeat_timeout"),
+            detection_seconds=conf.getfloat("scheduler", "task_instance_heartbeat_timeout_detection_interval"),
+            retry_delay_seconds=self.retry_delay_seconds,
+        )
+
+
+def runs_in_process() -> bool:
+    """Tell whether Airflow runs this task inside a command (``tasks test``, ``dags test``)."""
+    from airflow.sdk.execution_time import task_runner  # noqa: PLC0415 (only meaningful inside a task)
+
+    comms = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    return type(comms).__name__ == "InProcessSupervisorComms"
+
+
+def execution_api_health_url() -> str:
+    """Return the health route of the execution API, or an empty string where it is not known."""
+    base = conf.get("core", "execution_api_server_url", fallback="")
+    if not base:
+        root = conf.get("api", "base_url", fallback="")
+        if not root.startswith("http"):
+            root = f"http://localhost:{conf.get('api', 'port', fallback='8080')}"
+        base = f"{root.rstrip('/')}/execution/"
+    return f"{base.rstrip('/')}/health"
+
+
+def is_reachable(url: str) -> bool:
+    """Tell whether ``url`` answers within a second; no token is sent.
+
+    A plain request on purpose: Airflow's own client shares state with the task and deadlocks in a signal handler.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=HEALTH_TIMEOUT_SECONDS):  # noqa: S310 (Airflow's own configured URL)
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False

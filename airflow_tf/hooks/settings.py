@@ -1,0 +1,59 @@
+"""Settings from Airflow's configuration section ``[airflow_tf]``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from airflow.configuration import AIRFLOW_HOME, conf
+
+from airflow_tf.core.devices import Device
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.settings import Settings
+from airflow_tf.core.units import parse_bytes, parse_seconds
+
+SECTION = "airflow_tf"
+DEFAULT_LOCK_DIR = "/run/lock/airflow_tf"
+
+
+def load_settings() -> Settings:
+    """Read the settings anew; every option has a default.
+
+    :raises DeclarationError: if an option cannot be read.
+    """
+    home = Path(conf.get(SECTION, "home", fallback="") or Path(AIRFLOW_HOME) / "airflow_tf").expanduser().absolute()
+    return Settings(
+        home=home,
+        ledger_url=conf.get(SECTION, "ledger_url", fallback="") or f"sqlite:///{home / 'ledger.db'}",
+        lock_dir=Path(conf.get(SECTION, "lock_dir", fallback="") or DEFAULT_LOCK_DIR),
+        cpu_slots=int(conf.get(SECTION, "cpu_slots", fallback="") or os.cpu_count() or 1),
+        static_devices=_static_devices(conf.get(SECTION, "static_devices", fallback="")),
+        cache_bytes=parse_bytes(conf.get(SECTION, "cache_bytes", fallback="") or "100GiB"),
+        reservation_seconds=parse_seconds(conf.get(SECTION, "reservation_seconds", fallback="") or 300),
+    )
+
+
+def _static_devices(text: str) -> tuple[Device, ...]:
+    """Parse ``static_devices``: a JSON list of ``{"uuid", "name", "visible", "memory"}``; only uuid is required."""
+    if not text.strip():
+        return ()
+    try:
+        rows = json.loads(text)
+        return tuple(
+            Device(
+                uuid=row["uuid"],
+                kind="static",
+                name=row.get("name", row["uuid"]),
+                index=index,
+                visible=str(row.get("visible", row["uuid"])),
+                memory_bytes=parse_bytes(row["memory"]) if "memory" in row else None,
+            )
+            for index, row in enumerate(rows)
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeclarationError(
+            f"[{SECTION}] static_devices cannot be read",
+            str(error),
+            'Write a JSON list like [{"uuid": "GPU-1f2e…", "name": "A100", "memory": "40GiB"}].',
+        ) from error

@@ -1,0 +1,1 @@
+"""Operators: training, aggregation, evaluation, publication."""
