@@ -1,0 +1,342 @@
+"""A real HDFS on this machine for tests: one NameNode and a few DataNodes, each its own JVM.
+
+::
+
+    with HdfsCluster() as cluster:
+        ...  # cluster.uri is like hdfs://127.0.0.1:23456
+        cluster.kill("datanode1")
+
+From a shell, ``python -m airflow_tf.testing.hdfs run -- COMMAND`` runs COMMAND with ``AIRFLOW_TF_HDFS`` set to the
+cluster's URI. Needs ``java`` (17 or later) and, for the first run, ``mvn``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Self
+
+from airflow_tf.core.errors import AirflowTfError
+from airflow_tf.testing.hadoop import HADOOP_VERSION, fetch_jars, find_program, write_configuration
+
+NAMENODE = "namenode"
+URI_VARIABLE = "AIRFLOW_TF_HDFS"
+"""Environment variable in which ``run`` hands the cluster's URI to its command."""
+
+_PREFIX = "airflow_tf-hdfs-"
+_SERVER = "org.apache.hadoop.hdfs.server"
+_JVM = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+)
+_PORTS = range(
+    20000, 32000
+)  # below Linux's ephemeral range: no outgoing connection takes a port while its owner is down
+_DATANODE_KEYS = {"data": "address", "ipc": "ipc.address", "http": "http.address"}
+_TAIL_BYTES = 2000
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would not reach our loopback
+
+# Runs before the JVM in the new process: the kernel kills it when the thread that started it ends (PR_SET_PDEATHSIG
+# survives exec); the comparison catches a parent that died before the call.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class HdfsCluster:
+    """A NameNode and ``datanodes`` DataNodes on free loopback ports, with WebHDFS, in a private folder.
+
+    Replication is 2, the block size 8 MiB by default, and whoever starts the cluster is its superuser. The JVMs die
+    with the thread that called :meth:`start`, so call it from the main thread. A folder left by a killed test process
+    is removed by the next cluster.
+    """
+
+    def __init__(
+        self,
+        datanodes: int = 2,
+        *,
+        blocksize_bytes: int = 8 * 2**20,
+        start_seconds: float = 120.0,
+        version: str = HADOOP_VERSION,
+    ) -> None:
+        self.names: tuple[str, ...] = (NAMENODE, *(f"datanode{i}" for i in range(1, datanodes + 1)))
+        self._blocksize_bytes = blocksize_bytes
+        self._start_seconds = start_seconds
+        self._version = version
+        self._owner = os.getpid()
+        self._folder: Path | None = None
+        self._lock: IO[str] | None = None
+        self._ports: dict[str, int] = {}
+        self._command: list[str] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def uri(self) -> str:
+        """URI of the file system, like ``hdfs://127.0.0.1:23456``."""
+        return f"hdfs://127.0.0.1:{self._ports['namenode.rpc']}"
+
+    @property
+    def webhdfs_url(self) -> str:
+        """URL of the NameNode's HTTP server, like ``http://127.0.0.1:23457``."""
+        return f"http://127.0.0.1:{self._ports['namenode.http']}"
+
+    @property
+    def folder(self) -> Path:
+        """Private folder with configuration, data and ``log/<name>.log``."""
+        if self._folder is None:
+            raise AirflowTfError("The test HDFS is not running", todo="Call start() first.")
+        return self._folder
+
+    def start(self) -> Self:
+        """Fetch the jars if needed, format a new file system, start all processes and wait until they serve.
+
+        :raises AirflowTfError: if Java or Maven is missing or the cluster is not ready in time.
+        """
+        java = find_program("java", "JAVA_HOME", "openjdk-17-jre-headless")
+        jars = fetch_jars(self._version)
+        _remove_abandoned_folders()
+        self._folder, self._lock = _make_folder()
+        atexit.register(self.stop)
+        try:
+            self._start(java, jars)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start(self, java: str, jars: Path) -> None:
+        folder = self.folder
+        for name in ("conf", "log", "tmp", "data"):
+            (folder / name).mkdir()
+        uses = {name: ("rpc", "http") if name == NAMENODE else tuple(_DATANODE_KEYS) for name in self.names}
+        self._ports = _free_ports([f"{name}.{use}" for name in self.names for use in uses[name]])
+        write_configuration(
+            folder / "conf",
+            rpc_port=self._ports["namenode.rpc"],
+            http_port=self._ports["namenode.http"],
+            data=folder / "data",
+            blocksize_bytes=self._blocksize_bytes,
+        )
+        classpath = f"{folder / 'conf'}:{jars}/*"
+        self._command = [java, *_JVM, f"-Djava.io.tmpdir={folder / 'tmp'}", "-cp", classpath]
+        self._spawn("format", [f"{_SERVER}.namenode.NameNode", "-format", "-force", "-nonInteractive"])
+        if self._processes["format"].wait(self._start_seconds) != 0:
+            raise AirflowTfError("The test HDFS was not formatted", self._log_tail("format"))
+        del self._processes["format"]
+        for name in self.names:
+            self._launch(name)
+        self.wait_ready()
+
+    def stop(self) -> None:
+        """Kill all processes and remove the folder; does nothing if the cluster does not run or in a forked child."""
+        if self._owner != os.getpid():
+            return
+        atexit.unregister(self.stop)
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+        self._processes.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def pid(self, name: str) -> int:
+        """Return the process id of ``namenode``, ``datanode1`` and so on."""
+        return self._process(name).pid
+
+    def kill(self, name: str) -> None:
+        """Kill a process (SIGKILL) and wait for its end."""
+        process = self._process(name)
+        process.kill()
+        process.wait()
+
+    def pause(self, name: str) -> None:
+        """Stop a process (SIGSTOP): its connections stay open and nothing answers."""
+        self._process(name).send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Continue a paused process."""
+        self._process(name).send_signal(signal.SIGCONT)
+
+    def restart(self, name: str) -> None:
+        """Kill a process if it runs, start it again on the same ports and wait until the cluster is ready."""
+        self.kill(name)
+        self._launch(name)
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until the NameNode has left safe mode and every running DataNode serves it.
+
+        Each DataNode is asked too: after a kill the NameNode still counts the dead one as live for 12 s.
+
+        :raises AirflowTfError: if that takes longer than ``start_seconds`` or a process ends meanwhile.
+        """
+        waiting = set(self.names)
+        deadline = time.monotonic() + self._start_seconds
+        while waiting:
+            for name in sorted(waiting):
+                running = self._process(name).poll() is None
+                if name == NAMENODE and not running:
+                    raise AirflowTfError("The NameNode of the test HDFS ended", self._log_tail(name))
+                if not running or self._serves(name):
+                    waiting.discard(name)
+            if waiting and time.monotonic() > deadline:
+                name = min(waiting)
+                raise AirflowTfError(
+                    f"The test HDFS was not ready within {self._start_seconds:.0f} s",
+                    f"{name} does not serve; its log ends with:\n{self._log_tail(name)}",
+                )
+            time.sleep(0.1)
+
+    def _serves(self, name: str) -> bool:
+        if name == NAMENODE:
+            state = self._bean(name, "Hadoop:service=NameNode,name=FSNamesystemState")
+            live = sum(p.poll() is None for n, p in self._processes.items() if n != NAMENODE)
+            return state.get("FSState") == "Operational" and int(state.get("NumLiveDataNodes", 0)) >= live
+        info = self._bean(name, "Hadoop:service=DataNode,name=DataNodeInfo")
+        actors = json.loads(info.get("BPServiceActorInfo", "[]"))
+        return bool(actors) and all(
+            actor.get("ActorState") == "RUNNING" and actor.get("NamenodeHaState") == "active" for actor in actors
+        )
+
+    def _bean(self, name: str, query: str) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._ports[f'{name}.http']}/jmx?qry={query}"
+        try:
+            with _OPENER.open(url, timeout=2) as answer:
+                beans: list[dict[str, Any]] = json.load(answer)["beans"]
+        except (OSError, ValueError, urllib.error.URLError):
+            return {}
+        return beans[0] if beans else {}
+
+    def _process(self, name: str) -> subprocess.Popen[bytes]:
+        if name not in self._processes:
+            known = ", ".join(self._processes) or "none, the cluster does not run"
+            raise AirflowTfError(f"The test HDFS has no process {name!r}", f"known: {known}")
+        return self._processes[name]
+
+    def _launch(self, name: str) -> None:
+        arguments = [f"{_SERVER}.namenode.NameNode"]
+        if name != NAMENODE:
+            arguments = [f"{_SERVER}.datanode.DataNode", "-D", f"dfs.datanode.data.dir={self.folder / 'data' / name}"]
+            for use, key in _DATANODE_KEYS.items():
+                arguments += ["-D", f"dfs.datanode.{key}=127.0.0.1:{self._ports[f'{name}.{use}']}"]
+        self._spawn(name, arguments)
+
+    def _spawn(self, name: str, arguments: list[str]) -> None:
+        wrapper = [sys.executable, "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+        with (self.folder / "log" / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [*wrapper, *self._command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _log_tail(self, name: str) -> str:
+        return (self.folder / "log" / f"{name}.log").read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+
+
+def _free_ports(names: list[str]) -> dict[str, int]:
+    ports: dict[str, int] = {}
+    candidates = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    for name in names:
+        while True:
+            port = candidates.pop()
+            with socket.socket() as probe, contextlib.suppress(OSError):  # taken: try the next one
+                probe.bind(("127.0.0.1", port))
+                ports[name] = port
+                break
+    return ports
+
+
+def _make_folder() -> tuple[Path, IO[str]]:
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = (folder / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock
+
+
+def _remove_abandoned_folders() -> None:
+    """Remove folders whose owner is dead: their lock is free."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), (folder / "lock").open() as lock:  # in use, not ours, or already gone
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: list[str]) -> int:
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if child is not None:
+            child.send_signal(number)
+        else:
+            sys.exit(128 + number)
+
+    child: subprocess.Popen[bytes] | None = None
+    signal.signal(signal.SIGTERM, forward)
+    with HdfsCluster() as cluster:
+        child = subprocess.Popen(command, env=os.environ | {URI_VARIABLE: cluster.uri})
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):  # the terminal sent ^C to the command as well: let it end
+                code = child.wait()
+                return code if code >= 0 else 128 - code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run ``fetch`` or ``run -- COMMAND`` and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_tf.testing.hdfs", description="A real HDFS for tests.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    actions.add_parser("fetch", help="fetch Hadoop's jars into the cache and print their folder")
+    run = actions.add_parser("run", help=f"start a cluster, run COMMAND with {URI_VARIABLE} set, stop the cluster")
+    run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.action == "fetch":
+            sys.stdout.write(f"{fetch_jars()}\n")
+            return 0
+        command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
+        if not command:
+            run.error("COMMAND is missing")
+        return _run(command)
+    except AirflowTfError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
