@@ -1,0 +1,105 @@
+"""What Airflow learns of this provider: modules, connection type, configuration, commands.
+
+Airflow reads it while its configuration is being set up, so nothing of Airflow may be imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_tf import __version__
+
+_INTEGRATION = "TensorFlow"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description in the form of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-tf",
+        "name": _INTEGRATION,
+        "description": "Declarative TensorFlow training on GPU hosts from HDFS data.",
+        "versions": [__version__],
+        "integrations": [
+            {"integration-name": _INTEGRATION, "external-doc-url": "https://www.tensorflow.org/", "tags": ["software"]},
+            {
+                "integration-name": "HDFS",
+                "external-doc-url": "https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/HdfsDesign.html",
+                "tags": ["apache"],
+            },
+        ],
+        "operators": _modules("airflow_tf.operators.train", "airflow_tf.operators.checkpoint"),
+        "sensors": _modules("airflow_tf.sensors.devices"),
+        "hooks": _modules("airflow_tf.hooks.hdfs"),
+        "transfers": [
+            {
+                "source-integration-name": "HDFS",
+                "target-integration-name": _INTEGRATION,
+                "python-module": "airflow_tf.transfers.hdfs_to_local",
+            }
+        ],
+        "connection-types": [_HDFS_CONNECTION],
+        "config": {"airflow_tf": {"description": "Training with TensorFlow on this host.", "options": _OPTIONS}},
+        "cli": ["airflow_tf.cli.get_cli_commands"],
+    }
+
+
+def _modules(*names: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _INTEGRATION, "python-modules": list(names)}]
+
+
+def _option(description: str, kind: str, default: str | None, example: str | None = None) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": kind,
+        "example": example,
+        "default": default,
+    }
+
+
+_OPTIONS = {
+    "home": _option(
+        "Folder of run folders, ledger and cache, on a local disk. Empty: ``airflow_tf`` in ``AIRFLOW_HOME``.",
+        "string",
+        "",
+        "/data/airflow_tf",
+    ),
+    "ledger_url": _option(
+        "SQLAlchemy URL of the ledger of devices and runs. Empty: an SQLite file in ``home``. It must not be Airflow's"
+        " own database.",
+        "string",
+        "",
+        "postgresql+psycopg://user@host/airflow_tf",
+    ),
+    "lock_dir": _option(
+        "Folder of device locks. All Airflow installations and users of one host must name the same.",
+        "string",
+        "/run/lock/airflow_tf",
+    ),
+    "cpu_slots": _option(
+        "Number of CPU slots that count as devices of kind cpu. Empty: the number of processors.", "string", "", "4"
+    ),
+    "static_devices": _option(
+        "Devices of kind static, as a JSON list of objects with uuid and, if wanted, name, visible (the value of"
+        " ``CUDA_VISIBLE_DEVICES``) and memory.",
+        "string",
+        "",
+        '[{"uuid": "GPU-1f2e", "name": "A100", "memory": "40GiB"}]',
+    ),
+    "cache_bytes": _option("Largest size of the staging cache.", "string", "100GiB", "2TiB"),
+    "reservation_seconds": _option(
+        "How long devices stay reserved for a training task that has not started.", "float", "300"
+    ),
+}
+
+_HDFS_CONNECTION = {
+    "connection-type": "hdfs_native",
+    "hook-class-name": "airflow_tf.hooks.hdfs.HdfsHook",
+    "hook-name": "HDFS (native client)",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "password"],
+        "relabeling": {"host": "NameNode or name service", "login": "HDFS user"},
+        "placeholders": {"host": "namenode.example.com", "port": "8020", "login": "airflow"},
+    },
+    "conn-fields": {},
+}
