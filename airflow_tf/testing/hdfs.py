@@ -227,7 +227,13 @@ class HdfsCluster:
         if name == NAMENODE:
             state = self._bean(name, "Hadoop:service=NameNode,name=FSNamesystemState")
             live = sum(p.poll() is None for n, p in self._processes.items() if n != NAMENODE)
-            return state.get("FSState") == "Operational" and int(state.get("NumLiveDataNodes", 0)) >= live
+            reports = self._bean(name, "Hadoop:service=NameNode,name=NameNodeActivity")
+            return (
+                state.get("FSState") == "Operational"
+                and int(state.get("NumLiveDataNodes", 0)) >= live
+                # With few blocks a restarted NameNode leaves safe mode before it knows where any of them is.
+                and int(reports.get("StorageBlockReportNumOps", 0)) >= live
+            )
         info = self._bean(name, "Hadoop:service=DataNode,name=DataNodeInfo")
         actors = json.loads(info.get("BPServiceActorInfo", "[]"))
         return bool(actors) and all(
