@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError
+from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_tf.core.errors import TemplateError
@@ -58,6 +58,11 @@ def check_syntax(text: str, path: str = "") -> None:
         _ENVIRONMENT.parse(text)
     except TemplateSyntaxError as error:
         raise _syntax_error(text, path, error) from error
+
+
+def variables_of(text: str) -> set[str]:
+    """Return the names of the variables that the template ``text`` reads."""
+    return meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
 
 
 def _syntax_error(text: str, path: str, error: TemplateSyntaxError) -> TemplateError:

@@ -1,0 +1,95 @@
+"""From a file to a checked declaration, with every problem of the file at once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from airflow_tf.core.session_config.parsing import Parser
+from airflow_tf.core.session_config.plan import plan
+from airflow_tf.core.session_config.rules import RULES
+from airflow_tf.core.session_config.types import ConfigContext
+from airflow_tf.core.session_config.types import Problem as ConfigProblem
+from airflow_tf.core.templates import has_template, is_template
+from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Problem, problems_of
+from airflow_tf.pipeline.models import Declaration
+from airflow_tf.pipeline.yaml_reader import Document, read_yaml
+
+_UNBOUNDED_BYTES = 2**60
+_SESSION_CONFIG: DataPath = ("train", "session_config")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A declaration and the document it was read from."""
+
+    declaration: Declaration
+    document: Document
+
+
+def load_declaration(file: Path) -> Loaded:
+    """Read and check the declaration ``file``.
+
+    :raises InvalidDeclarationError: with every problem of the file.
+    """
+    return check_document(read_yaml(file))
+
+
+def check_document(document: Document) -> Loaded:
+    """Check a document that has been read.
+
+    :raises InvalidDeclarationError: with every problem of the file.
+    """
+    problems: list[Problem] = []
+    declaration = None
+    try:
+        declaration = Declaration.model_validate(document.data, context={"folder": document.file.parent})
+    except ValidationError as error:
+        problems += problems_of(error, Declaration, document.locate)
+    for found in _session_config_problems(document.data):
+        path = (*_SESSION_CONFIG, *_split(found.path))
+        problems.append(Problem(document.locate(path), path, found.why, todo=found.todo))
+    if declaration is None or problems:
+        raise InvalidDeclarationError.of(document.file, problems)
+    return Loaded(declaration, document)
+
+
+def _session_config_problems(data: dict[str, Any]) -> list[ConfigProblem]:
+    """Judge the literal part of the session config; the rest is judged when it is rendered, for each replica."""
+    train, devices = data.get("train"), data.get("devices")
+    config = train.get("session_config") if isinstance(train, dict) else None
+    if not isinstance(train, dict) or not isinstance(config, dict):
+        return []
+    context = _context(train, devices if isinstance(devices, dict) else {})
+    parser = Parser()
+    parsed = parser.parse(_without_templates(config))
+    broken = [finding.problem for rule in RULES for finding in rule(parsed, context) if finding.is_error]
+    return [*parser.problems, *broken, *(found for found in plan(parsed, context) if isinstance(found, ConfigProblem))]
+
+
+def _context(train: dict[str, Any], devices: dict[str, Any]) -> ConfigContext:
+    """Return the replica to judge for: where the devices are not known yet, GPUs with memory enough."""
+    api, kind, count = train.get("api"), devices.get("kind"), devices.get("per_replica")
+    return ConfigContext(
+        api="v1" if api == "v1" else "tf2" if api == "tf2" else "auto",
+        devices=count if isinstance(count, int) else 1,
+        kind="cpu" if kind == "cpu" else "gpu",
+        memory_bytes=_UNBOUNDED_BYTES,
+    )
+
+
+def _without_templates(value: Any) -> Any:  # noqa: ANN401  any YAML value
+    if isinstance(value, dict):
+        return {key: _without_templates(item) for key, item in value.items() if not is_template(item)}
+    if isinstance(value, list):
+        return [] if has_template(value) else value
+    return value
+
+
+def _split(path: str) -> DataPath:
+    """Return ``a.b[0].c`` as its parts."""
+    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path))

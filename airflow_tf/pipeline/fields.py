@@ -1,0 +1,140 @@
+"""Field types of the declaration: what each kind of value must look like, with our own words when it does not.
+
+Two kinds of keys. Literals decide the DAG's shape or are read by the scheduler, so a template there is refused with
+the reason. ``Templated`` values are rendered when the task runs; their syntax is checked already when parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.templates import check_syntax, is_template, variables_of
+from airflow_tf.core.units import parse_bytes, parse_seconds
+
+MAX_REPLICAS = 1024
+RESERVED_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG"})
+RESERVED_PREFIX = "AIRFLOW_TF_"
+_STATIC_VARIABLES = {"var", "conn"}
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+REFUSED = "refused"
+"""Type of the errors made by :func:`refuse`, which carry what, why and todo."""
+
+
+def refuse(what: str, why: str = "", todo: str = "") -> PydanticCustomError:
+    """Return an error that pydantic files under the path of the value being validated."""
+    return PydanticCustomError(REFUSED, "{what}", {"what": what, "why": why, "todo": todo})
+
+
+def reraise(error: DeclarationError) -> PydanticCustomError:
+    """Return one of our errors as :func:`refuse` does."""
+    return refuse(error.what, error.why, error.todo)
+
+
+def _literal(value: object) -> object:
+    if is_template(value):
+        why = "this key is read when the DAG is parsed, before any run exists"
+        raise refuse("a template is not allowed here", why, "Write the value itself.")
+    return value
+
+
+def check_templates(value: Any) -> Any:  # noqa: ANN401  any YAML value, returned unchanged
+    """Check the syntax of every template in ``value``."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            check_templates(item)
+    elif is_template(value):
+        try:
+            check_syntax(value)
+        except DeclarationError as error:
+            raise reraise(error) from error
+    return value
+
+
+def _quantity(value: object, parse: Callable[[Any], float]) -> float:
+    try:
+        return parse(value)
+    except DeclarationError as error:
+        raise reraise(error) from error
+
+
+def _size(value: object) -> object:
+    if not is_template(value):
+        _quantity(value, parse_bytes)
+    return check_templates(value)
+
+
+def _duration(value: object) -> timedelta:
+    return timedelta(seconds=_quantity(_literal(value), parse_seconds))
+
+
+def _plain(value: object) -> object:
+    if not isinstance(value, str | int | float):
+        raise refuse(f"{value!r} is not text, a number, true or false", todo="Give one plain value.")
+    return check_templates(value)
+
+
+def name(pattern: str, noun: str) -> AfterValidator:
+    """Return a validator for the names that users give to things."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise refuse(f"{value!r} cannot be {noun}", todo=f"It must match {pattern}.")
+        return value
+
+    return AfterValidator(check)
+
+
+def _variable(value: str) -> str:
+    if value in RESERVED_VARIABLES or value.startswith(RESERVED_PREFIX):
+        raise refuse("this variable cannot be declared", "it is set from the run and its devices", "Remove it.")
+    return value
+
+
+def _entrypoint(value: str, info: ValidationInfo) -> str:
+    """Return a script as an absolute path, found from the declaration's folder; ``module:function`` stays as it is."""
+    if _FUNCTION.fullmatch(value):
+        return value
+    script = (info.context or {}).get("folder", Path()) / value
+    if not script.is_file():
+        todo = "Give a script relative to this file, or module:function."
+        raise refuse(f"no script {value!r}", f"there is no file {script}", todo)
+    return str(script.absolute())
+
+
+def _static(value: str) -> str:
+    """Allow only templates that are the same for all runs: Airflow Variables and connections."""
+    check_templates(value)
+    changing = variables_of(value) - _STATIC_VARIABLES
+    if changing:
+        why = "the base must be the same for all runs; each run publishes a version folder of its own below it"
+        todo = "Write it out, or use var.value.<name>."
+        raise refuse(f"{', '.join(sorted(changing))} is not allowed here", why, todo)
+    return value
+
+
+ReadAtParse = BeforeValidator(_literal)
+Text = Annotated[str, ReadAtParse, Field(min_length=1)]
+Templated = Annotated[str, Field(min_length=1), AfterValidator(check_templates)]
+Count = Annotated[int, ReadAtParse, Field(ge=1, le=MAX_REPLICAS)]
+Natural = Annotated[int, ReadAtParse, Field(ge=0)]
+Seconds = Annotated[float, ReadAtParse, Field(ge=0)]
+Size = Annotated[int | str, BeforeValidator(_size)]
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Plain = Annotated[Any, AfterValidator(_plain)]
+Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
+StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static)]
+DagId = Annotated[Text, name(r"[A-Za-z0-9_.-]{1,250}", "a DAG id")]
+InputName = Annotated[str, name(r"[A-Za-z][A-Za-z0-9_]*", "the name of an input")]
+Arguments = dict[Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of an argument")], Plain]
+Environment = dict[
+    Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable"), AfterValidator(_variable)], Plain
+]

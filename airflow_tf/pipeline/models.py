@@ -1,0 +1,146 @@
+"""The declaration as frozen models: what may be written in a ``*.tf.yaml``, checked once, without behaviour.
+
+Defaults that belong to an operator are not repeated here: a key that the file leaves out stays unset.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
+
+from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, to_param
+from airflow_tf.pipeline.fields import (
+    Arguments,
+    Count,
+    DagId,
+    Duration,
+    Entrypoint,
+    Environment,
+    InputName,
+    Natural,
+    ReadAtParse,
+    Seconds,
+    Size,
+    StaticUri,
+    Templated,
+    Text,
+    check_templates,
+    refuse,
+)
+
+
+class Spec(BaseModel):
+    """Base of all parts: unknown keys and loose types are errors, nothing changes afterwards."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class InputSpec(Spec):
+    """One staged input. ``shard: files`` gives each replica its share of the files instead of all of them."""
+
+    uri: Templated
+    hdfs_conn_id: Text | None = None
+    shard: Annotated[Literal["files"] | None, ReadAtParse] = None
+
+
+class DevicesSpec(Spec):
+    """What is reserved: ``count`` replicas with ``per_replica`` devices each, all or nothing."""
+
+    count: Count = 1
+    kind: Annotated[Literal["auto", "gpu", "static", "cpu"], ReadAtParse] = "auto"
+    per_replica: Count = 1
+    min_free_memory: Size = 0
+    timeout: Duration | None = None
+    poke_interval: Duration | None = None
+
+
+class TrainSpec(Spec):
+    """The training program and how it is run."""
+
+    entrypoint: Entrypoint
+    strategy: Annotated[Literal["independent"], ReadAtParse] = "independent"
+    arguments: Arguments = {}
+    environment: Environment = {}
+    session_config: Annotated[dict[str, Any], AfterValidator(check_templates)] = {}
+    api: Annotated[Literal["auto", "v1", "tf2"], ReadAtParse] = "auto"
+    python: Text | None = None
+    start_method: Annotated[Literal["zygote", "spawn"], ReadAtParse] = "zygote"
+    restarts: Natural = 0
+    kill_grace_seconds: Seconds = 30.0
+    retries: Natural = 0
+    retry_delay: Duration | None = None
+    execution_timeout: Duration | None = None
+
+
+class EvaluateSpec(Spec):
+    """The evaluation program: it reports ``metric`` for every candidate, and ``mode`` says which value is better."""
+
+    entrypoint: Entrypoint
+    arguments: Arguments = {}
+    metric: Text
+    mode: Annotated[Literal["min", "max"], ReadAtParse] = "min"
+    inputs: list[Text] | None = None
+
+
+class CheckpointsSpec(Spec):
+    """How the replicas' checkpoints become one, and the static base under which versions of it are published."""
+
+    aggregate: Annotated[Literal["average", "best", "none"], ReadAtParse] = "average"
+    publish: StaticUri | None = None
+    hdfs_conn_id: Text | None = None
+
+
+class Declaration(Spec):
+    """A whole ``*.tf.yaml``."""
+
+    dag_id: DagId
+    schedule: Schedule | None = None
+    description: Text | None = None
+    tags: list[Text] = []
+    params: dict[ParamName, ParamValue] = {}
+    hdfs_conn_id: Text | None = None
+    inputs: dict[InputName, InputSpec] = {}
+    devices: DevicesSpec = DevicesSpec()
+    train: TrainSpec
+    evaluate: EvaluateSpec | None = None
+    checkpoints: CheckpointsSpec = CheckpointsSpec()
+
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _expand_inputs(cls, value: Any) -> Any:  # noqa: ANN401  runs before the type is checked
+        """Read ``name: uri`` as ``name: {uri: uri}``."""
+        if not isinstance(value, dict):
+            return value
+        return {name: {"uri": item} if isinstance(item, str) else item for name, item in value.items()}
+
+    @field_validator("inputs")
+    @classmethod
+    def _check_variables(cls, value: dict[str, InputSpec]) -> dict[str, InputSpec]:
+        """Refuse names that would become the same environment variable."""
+        seen: dict[str, str] = {}
+        for name in value:
+            other = seen.setdefault(name.upper(), name)
+            if other != name:
+                raise refuse(f"{other!r} and {name!r} differ only in case", "both become one environment variable")
+        return value
+
+    @model_validator(mode="after")
+    def _check_params(self) -> Declaration:
+        for name, value in self.params.items() if self.schedule else ():
+            if not to_param(value).has_value:
+                why = "a scheduled run has nobody to ask for its value"
+                raise refuse(f"params.{name} needs a default", why, "Add a default, or remove 'schedule'.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_evaluation(self) -> Declaration:
+        if self.evaluate is None:
+            return self
+        if self.checkpoints.aggregate == "none":
+            todo = "Choose average or best, or remove 'evaluate'."
+            raise refuse("evaluate needs a checkpoint, and checkpoints.aggregate is none", todo=todo)
+        for name in self.evaluate.inputs or []:
+            if name not in self.inputs:
+                raise refuse(f"evaluate.inputs names {name!r}, which is not declared under 'inputs'")
+        return self
