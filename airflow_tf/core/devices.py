@@ -21,8 +21,9 @@ class Health(StrEnum):
 class Device:
     """One device of one host, named by an id that survives renumbering.
 
-    ``uuid`` is the NVML UUID, a declared name, or ``cpu-<host>-<slot>``; ``visible`` is what the replica gets as
-    ``CUDA_VISIBLE_DEVICES`` (``-1`` for a CPU slot); ``memory_bytes`` is None where the device does not report it.
+    ``uuid`` is the NVML UUID, a declared name, or ``cpu-<slot>``, unique on its host; ``visible`` is what
+    the replica gets as ``CUDA_VISIBLE_DEVICES`` (``-1`` for a CPU slot); ``memory_bytes`` is None where the device
+    does not report it.
     """
 
     uuid: str
@@ -51,6 +52,11 @@ class Host:
     host_id: str
     name: str
     boot_id: str
+
+    @property
+    def machine(self) -> str:
+        """The part of ``host_id`` before its first ``-``: what stays the same when the machine boots again."""
+        return self.host_id.partition("-")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,10 @@ class DevicesBusyError(AirflowTfError):
     retryable = True
 
 
+class DeviceLockError(AirflowTfError):
+    """The host-wide lock of a device cannot be used."""
+
+
 class SupervisorLostError(AirflowTfError):
     """The supervisor of a gang died or cannot be reached."""
 
@@ -113,6 +117,12 @@ class UserCodeError(ReplicaFailedError):
 
 class ReplicaStoppedError(AirflowTfError):
     """A replica was stopped on request."""
+
+
+class ViewDetachedError(AirflowTfError):
+    """A task let go of its replica, which goes on; the next try attaches to it."""
+
+    retryable = True
 
 
 class CheckpointError(AirflowTfError):

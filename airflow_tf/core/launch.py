@@ -10,8 +10,16 @@ from typing import Any
 EXIT_REFUSED = 78
 """Exit code of a replica that refused its launch (session config, entrypoint); ``error.json`` says why."""
 
+METRICS_FILE = "metrics.jsonl"
+EVALUATION_FILE = "evaluation.json"
+
 IMPORT_TIME_PREFIXES = ("TF_", "XLA_", "KERAS_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "NVIDIA_")
 """Environment variables that TensorFlow, Keras or Python read once, at import."""
+
+
+def import_time_part(environment: dict[str, str]) -> dict[str, str]:
+    """Return the variables of ``environment`` that are read at import time."""
+    return {name: value for name, value in environment.items() if name.startswith(IMPORT_TIME_PREFIXES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ class ReplicaLaunch:
     @property
     def import_time_environment(self) -> dict[str, str]:
         """Declared variables that must be set before TensorFlow is imported."""
-        return {name: value for name, value in self.environment.items() if name.startswith(IMPORT_TIME_PREFIXES)}
+        return import_time_part(self.environment)
 
     def variables(self) -> dict[str, str]:
         """Return the variables that a replica's program finds in its environment (the declared ones included)."""
@@ -112,7 +120,8 @@ class ReplicaLaunch:
             "AIRFLOW_TF_ATTEMPT": str(self.attempt),
             "AIRFLOW_TF_RUN_FOLDER": self.folder,
             "AIRFLOW_TF_CHECKPOINT_DIR": self.checkpoint_folder,
-            "AIRFLOW_TF_METRICS_FILE": str(folder / "metrics.jsonl"),
+            "AIRFLOW_TF_METRICS_FILE": str(folder / METRICS_FILE),
+            "AIRFLOW_TF_EVALUATION_FILE": str(folder / EVALUATION_FILE),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": self.visible_devices,
         }

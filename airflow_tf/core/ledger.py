@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from airflow_tf.core.devices import DeviceRequest, Host, Member, Reading
@@ -24,6 +24,15 @@ class Outcome:
     exit_code: int | None = None
     checkpoint: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Outcome:
+        """Read what :meth:`to_json` gave."""
+        return cls(**(data | {"state": AttemptState(data["state"]), "cause": ExitCause(data["cause"])}))
 
 
 @dataclass(frozen=True, slots=True)

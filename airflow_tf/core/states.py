@@ -45,9 +45,10 @@ class ExitCause(StrEnum):
     CONFIG_REFUSED = "config_refused"
     KILLED = "killed"
     STOPPED = "stopped"
+    CANCELLED = "cancelled"
     INFRASTRUCTURE = "infrastructure"
 
     @property
     def may_restart(self) -> bool:
-        """Tell whether the same replica may be started again."""
-        return self in {ExitCause.KILLED, ExitCause.INFRASTRUCTURE}
+        """Tell whether the next try may start the same replica again."""
+        return self in {ExitCause.KILLED, ExitCause.STOPPED, ExitCause.INFRASTRUCTURE}

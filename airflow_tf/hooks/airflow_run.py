@@ -88,12 +88,12 @@ def runs_in_process() -> bool:
 
 
 def execution_api_health_url() -> str:
-    """Return the health route of the execution API, or an empty string where it is not known."""
+    """Return the health route of the execution API, resolved as Airflow's executors resolve its address."""
     base = conf.get("core", "execution_api_server_url", fallback="")
     if not base:
-        root = conf.get("api", "base_url", fallback="")
-        if not root.startswith("http"):
-            root = f"http://localhost:{conf.get('api', 'port', fallback='8080')}"
+        root = conf.get("api", "base_url", fallback="/")
+        if not root or root.startswith("/"):
+            root = f"http://localhost:8080{root}"
         base = f"{root.rstrip('/')}/execution/"
     return f"{base.rstrip('/')}/health"
 

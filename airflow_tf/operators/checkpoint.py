@@ -1,0 +1,239 @@
+"""Aggregate the replicas' checkpoints, and publish the result."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from airflow_tf.core.checkpoint.average import average
+from airflow_tf.core.errors import CheckpointError, DeclarationError
+from airflow_tf.core.identity import GangKey, RunFolders, digest
+from airflow_tf.core.ledger import GangLedger
+from airflow_tf.core.manifest import PublishManifest
+from airflow_tf.core.states import AttemptState
+from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.hooks.settings import load_settings
+from airflow_tf.ledger import open_ledger
+from airflow_tf.operators.gang import airflow_errors
+from airflow_tf.storage.client import publish
+
+AVERAGE = "average"
+METHODS = (AVERAGE, "best")
+
+
+class CheckpointAggregateOperator(BaseOperator):
+    """Turn the checkpoints of a gang's replicas into candidates for publication.
+
+    :param from_task: task id of the training task.
+    :param method: ``average`` adds the mean of all replicas; ``best`` leaves the choice to an evaluation.
+    :return: XCom ``{"candidates": {name: prefix}, "chosen": name | None, "method": …, "fence": …}``.
+    """
+
+    template_fields: Sequence[str] = ("method",)
+    ui_color = "#9dd866"
+
+    def __init__(self, *, from_task: str = "train", method: str = AVERAGE, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.from_task = from_task
+        self.method = method
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Collect the durable results of the current generation and aggregate them."""
+        with airflow_errors():
+            if self.method not in METHODS:
+                raise DeclarationError(
+                    f"aggregation {self.method!r} is unknown", todo=f"Use one of: {', '.join(METHODS)}."
+                )
+            run, settings = TaskRun.from_context(context), load_settings()
+            ledger = open_ledger(settings)
+            key = run.gang(ledger.ledger_id, self.from_task)
+            candidates = replica_checkpoints(ledger, key)
+            chosen = next(iter(candidates)) if len(candidates) == 1 else None
+            if self.method == AVERAGE and chosen is None:
+                candidates[AVERAGE] = self._average(list(candidates.values()), run.folders(settings))
+                chosen = AVERAGE
+            return {
+                "candidates": candidates,
+                "chosen": chosen,
+                "method": self.method,
+                "fence": ledger.last_fence(key),
+            }
+
+    def _average(self, prefixes: Sequence[str], folders: RunFolders) -> str:
+        """Average into a fresh folder of this run; a half-written one of a killed try is removed first."""
+        folder = folders.aggregate(self.task_id)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, parents=True)
+        destination = folder / "average"
+        report = average(prefixes, str(destination))
+        (folder / "report.json").write_text(json.dumps(report.to_json(), indent=1, sort_keys=True))
+        self.log.info("averaged %s checkpoints into %s", len(prefixes), destination)
+        return str(destination)
+
+
+def replica_checkpoints(ledger: GangLedger, key: GangKey) -> dict[str, str]:
+    """Return ``replica-<n>`` -> checkpoint prefix of every replica's current generation.
+
+    :raises CheckpointError: if a replica has no durable success, or no checkpoint.
+    """
+    records = ledger.replicas(key)
+    if not records:
+        raise CheckpointError(
+            f"task {key.task_id!r} has trained nothing in run {key.run_id}",
+            todo="Run the training task of the same run first; 'airflow tasks test' gives each call a run of its own.",
+        )
+    found: dict[str, str] = {}
+    for replica, record in sorted(records.items()):
+        outcome = record.outcome
+        if outcome is None or outcome.state is not AttemptState.SUCCEEDED or outcome.checkpoint is None:
+            state = "no result yet" if outcome is None else f"{outcome.state}, {outcome.message or 'no checkpoint'}"
+            raise CheckpointError(
+                f"replica {replica} has nothing to aggregate", state, "Clear its task to train it again."
+            )
+        found[f"replica-{replica}"] = outcome.checkpoint
+    return found
+
+
+class CheckpointPublishOperator(BaseOperator):
+    """Publish one candidate atomically below a base: ``<destination>/v=<UTC>-<hash>`` with manifest and ``_SUCCESS``.
+
+    With an evaluation, the candidate with the best metric is taken: an average is published only where it is not
+    worse than the best replica.
+
+    :param from_task: task id of the aggregation.
+    :param evaluation_task: task id of the evaluation, if any.
+    :param metric: name of the metric that decides; by default the only one.
+    :param mode: ``min`` or ``max``.
+    :param destination: static base URI, or a path that the connection completes.
+    :return: XCom ``{"uri", "candidate", "metrics", "baselines"}``.
+    """
+
+    template_fields: Sequence[str] = ("destination", "hdfs_conn_id")
+    ui_color = "#58a4b0"
+
+    def __init__(
+        self,
+        *,
+        destination: str,
+        from_task: str = "aggregate_checkpoints",
+        evaluation_task: str | None = None,
+        metric: str | None = None,
+        mode: str = "min",
+        hdfs_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.destination = destination
+        self.from_task = from_task
+        self.evaluation_task = evaluation_task
+        self.metric = metric
+        self.mode = mode
+        self.hdfs_conn_id = hdfs_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Choose, collect the files, publish."""
+        with airflow_errors():
+            ti = context["ti"]
+            aggregated = ti.xcom_pull(task_ids=self.from_task)
+            if not aggregated:
+                raise CheckpointError(f"task {self.from_task!r} left no candidates in this run")
+            evaluation = ti.xcom_pull(task_ids=self.evaluation_task) if self.evaluation_task else None
+            name = choose(aggregated, evaluation, self.metric, self.mode)
+            run, settings = TaskRun.from_context(context), load_settings()
+            hook = HdfsHook(self.hdfs_conn_id)
+            base = hook.resolve(self.destination)
+            local = collect(aggregated["candidates"][name], run.folders(settings).root / f"{self.task_id}--model")
+            metrics = (evaluation or {}).get("candidates", {}).get(name, {})
+            manifest = PublishManifest(
+                fence=int(aggregated["fence"]),
+                digest=digest(run.dag_id, run.run_id, name, *_sizes(local)),
+                files={},
+                metrics=metrics,
+                origin={"dag_id": run.dag_id, "run_id": run.run_id, "candidate": name, "evaluation": evaluation or {}},
+            )
+            version = version_name(context["dag_run"].run_after, run)
+            uri = publish(
+                local,
+                f"{base.rstrip('/')}/{version}",
+                options=hook.storage_options(base),
+                manifest=manifest,
+                on_progress=self.log.info,
+            )
+            self.log.info("published %s (%s %s)", uri, name, metrics)
+            return {
+                "uri": uri,
+                "candidate": name,
+                "metrics": metrics,
+                "baselines": (evaluation or {}).get("baselines", {}),
+            }
+
+
+def version_name(run_after: datetime.datetime, run: TaskRun) -> str:
+    """Return ``v=<UTC>-<hash>``: the same for every try of a run, sortable, without ``:`` (HDFS refuses it)."""
+    stamp = run_after.astimezone(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return f"v={stamp}-{digest(run.dag_id, run.run_id, length=8)}"
+
+
+def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, metric: str | None, mode: str) -> str:
+    """Return the name of the candidate to publish.
+
+    :raises CheckpointError: if nothing decides, or the metric is missing.
+    """
+    candidates = list(aggregated["candidates"])
+    if evaluation is None:
+        if aggregated["chosen"] is None:
+            raise CheckpointError(
+                "no candidate is chosen",
+                f"method {aggregated['method']!r} leaves it to an evaluation",
+                "Add an evaluate section with a metric.",
+            )
+        return str(aggregated["chosen"])
+    scores = {name: evaluation["candidates"].get(name, {}) for name in candidates}
+    metric = metric or _only_metric(scores)
+    missing = [name for name, values in scores.items() if metric not in values]
+    if missing:
+        raise CheckpointError(f"the evaluation has no metric {metric!r} for {', '.join(missing)}")
+    sign = 1.0 if mode == "min" else -1.0
+    # The aggregate comes first: it is taken unless it is worse than the best replica.
+    order = sorted(candidates, key=lambda name: name != aggregated["chosen"])
+    return min(order, key=lambda name: sign * float(scores[name][metric]))
+
+
+def _only_metric(scores: Mapping[str, Mapping[str, float]]) -> str:
+    names = sorted({metric for values in scores.values() for metric in values})
+    if len(names) != 1:
+        raise CheckpointError(
+            "it is not clear which metric decides",
+            f"the evaluation gave: {', '.join(names) or 'none'}",
+            "Name one by evaluate.metric.",
+        )
+    return names[0]
+
+
+def collect(prefix: str, folder: Path) -> Path:
+    """Link the files of one checkpoint into a fresh folder under the name ``model``, with TensorFlow's state file."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    source = Path(prefix)
+    files = [
+        path
+        for path in source.parent.iterdir()
+        if path.name.startswith((f"{source.name}.index", f"{source.name}.data-"))
+    ]
+    if not files:
+        raise CheckpointError(f"checkpoint {prefix} is gone", todo="Clear the training task to train again.")
+    for path in files:
+        (folder / f"model{path.name[len(source.name) :]}").hardlink_to(path)
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model"\nall_model_checkpoint_paths: "model"\n')
+    return folder
+
+
+def _sizes(folder: Path) -> list[str]:
+    return [f"{path.name}:{path.stat().st_size}" for path in sorted(folder.iterdir())]

@@ -1,0 +1,87 @@
+"""What the operators that run replicas share: settings, ledger, devices, waiting, and Airflow's exceptions."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from logging import Logger
+from pathlib import Path
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+
+from airflow_tf.core.devices import DeviceRequest, Member
+from airflow_tf.core.errors import AirflowTfError, DevicesBusyError
+from airflow_tf.core.identity import GangKey
+from airflow_tf.core.ledger import GangLedger, Refused
+from airflow_tf.core.settings import Settings
+from airflow_tf.core.states import MemberState
+from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.supervisor.acquire import acquire
+from airflow_tf.supervisor.client import has_supervisor
+
+LOOK_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def airflow_errors() -> Iterator[None]:
+    """Turn our errors into Airflow's: what a retry cannot help fails at once."""
+    try:
+        yield
+    except AirflowTfError as error:
+        if error.retryable:
+            raise AirflowException(str(error)) from error
+        raise AirflowFailException(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClaim:
+    """A replica's way to its devices: the sensor's reservation, or one of its own."""
+
+    ledger: GangLedger
+    settings: Settings
+    key: GangKey
+    request: DeviceRequest
+    run: TaskRun
+    log: Logger
+    timeout_seconds: float
+    gang_folder: Path
+
+    def member(self, replica: int) -> Member:
+        """Return the replica's devices, waiting for them where no reservation is left.
+
+        Under an executor no slot is held: the task is rescheduled. Inside a command it waits here.
+
+        :raises DevicesNeverFitError: if no wait can help.
+        :raises DevicesBusyError: at the deadline, naming the holders.
+        """
+        found = self.ledger.member(self.key, replica)
+        if found is not None and (found.state == MemberState.RESERVED or has_supervisor(self.gang_folder)):
+            return found
+        while True:
+            answer = acquire(self.ledger, self.settings, self.key, self.request, [replica])
+            if not isinstance(answer, Refused):
+                return next(member for member in answer.members if member.replica == replica)
+            self.wait(replica, str(answer))
+
+    def wait(self, replica: int, why: str) -> None:
+        """Wait until it is worth looking again: here inside a command, else by a reschedule.
+
+        :raises DevicesBusyError: if the deadline has passed.
+        """
+        waited = self.ledger.seconds_waiting(self.key, replica, self.run.view)
+        self.log.info("replica %s waits for devices: %s", replica, why)
+        if waited > self.timeout_seconds:
+            raise DevicesBusyError(
+                f"no device for replica {replica} within {self.timeout_seconds:.0f} s",
+                why,
+                "Wait for the holders, 'airflow tf cancel' one of them, or raise devices.timeout.",
+            )
+        if self.run.in_process:
+            time.sleep(LOOK_SECONDS)
+            return
+        raise AirflowRescheduleException(
+            datetime.datetime.now(tz=datetime.timezone.utc) + datetime.timedelta(seconds=LOOK_SECONDS)
+        )

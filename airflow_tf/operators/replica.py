@@ -1,0 +1,299 @@
+"""The operator behind training and evaluation: one task instance looks after one replica of a gang."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_tf.core.devices import DeviceRequest
+from airflow_tf.core.errors import DeclarationError, DevicesBusyError, LedgerError
+from airflow_tf.core.identity import GangKey, RunFolders
+from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
+from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
+from airflow_tf.core.session_config import ConfigContext, validate
+from airflow_tf.core.settings import Settings
+from airflow_tf.core.states import AttemptState
+from airflow_tf.core.templates import coerce
+from airflow_tf.core.units import parse_bytes, parse_seconds
+from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable
+from airflow_tf.hooks.settings import load_settings
+from airflow_tf.hooks.staging import ensure_staged
+from airflow_tf.ledger import open_ledger
+from airflow_tf.operators.gang import DeviceClaim, airflow_errors
+from airflow_tf.storage.client import shard
+from airflow_tf.supervisor import results
+from airflow_tf.supervisor.client import GangClient
+from airflow_tf.supervisor.protocol import Attach
+from airflow_tf.supervisor.view import Observer, ReplicaView
+
+STRATEGIES = ("independent",)
+
+
+class ReplicaOperator(BaseOperator):
+    """Run one replica of a program on its own devices, under a supervisor that outlives this task.
+
+    Subclasses say what the replica is for; see :class:`airflow_tf.operators.train.TensorFlowTrainOperator`
+    for the parameters.
+    """
+
+    template_fields: Sequence[str] = (
+        "entrypoint",
+        "arguments",
+        "environment",
+        "session_config",
+        "inputs",
+        "python",
+        "kind",
+        "min_free_memory",
+        "restarts",
+        "kill_grace_seconds",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "session_config": "json",
+        "arguments": "json",
+        "environment": "json",
+        "inputs": "json",
+    }
+    ui_color = "#f6c85f"
+
+    def __init__(  # noqa: PLR0913 (the declaration's train section, one argument per key)
+        self,
+        *,
+        replica: int,
+        entrypoint: str,
+        count: int | None = None,
+        strategy: str = "independent",
+        arguments: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        session_config: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        api: str = "auto",
+        python: str | None = None,
+        start_method: str = "zygote",
+        restarts: int | str = 0,
+        kill_grace_seconds: float | str = 30.0,
+        kind: str = "auto",
+        per_replica: int = 1,
+        min_free_memory: str | int = 0,
+        device_timeout: str | float = "1h",
+        require_checkpoint: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.replica = replica
+        self.entrypoint = entrypoint
+        self.count = count
+        self.strategy = strategy
+        self.arguments = arguments
+        self.environment = environment
+        self.session_config = session_config
+        self.inputs = inputs
+        self.api = api
+        self.python = python
+        self.start_method = start_method
+        self.restarts = restarts
+        self.kill_grace_seconds = kill_grace_seconds
+        self.kind = kind
+        self.per_replica = per_replica
+        self.min_free_memory = min_free_memory
+        self.device_timeout = device_timeout
+        self.require_checkpoint = require_checkpoint
+        self._view: ReplicaView | None = None
+        self._devices: list[str] = []
+        self._health_url = ""
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Collection[str],
+        context: Context,
+        jinja_env: Any,
+        seen_oids: set[int],
+    ) -> None:
+        """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses)."""
+        ti = context["ti"]
+        folders = TaskRun.from_context(context).folders(load_settings())
+        inputs = {name: str(folders.staged(name)) for name in self.inputs or {}}
+        extra = {"replica": {"index": self.replica, "count": self._count(context)}, "inputs": inputs, "ti": ti}
+        super()._do_render_template_fields(parent, template_fields, {**context, **extra}, jinja_env, seen_oids)  # type: ignore[typeddict-item]
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Stage what is missing, take the devices, look after the replica until it has a durable result."""
+        with airflow_errors():
+            run = TaskRun.from_context(context)
+            settings = load_settings()
+            ledger = open_ledger(settings)
+            key, folders = run.gang(ledger.ledger_id), run.folders(settings)
+            launch = self._launch(context, settings, folders)
+            ledger.open_gang(key, launch.count, str(folders.gang(key)))
+            record = ledger.enter(key, self.replica, run.view)
+            outcome = self._already_succeeded(ledger, key, folders, record)
+            if outcome is None:
+                outcome = self._look_after(run, ledger, settings, key, launch, record)
+        return self._result(outcome)
+
+    def on_kill(self) -> None:
+        """Stop the replica, or let go of it where Airflow's API is away: that is an outage, not a user's wish.
+
+        Runs in a signal handler: it only signals.
+        """
+        view = self._view
+        if view is None:
+            return
+        if not self._health_url or is_reachable(self._health_url):
+            view.stop("its task was killed")
+        else:
+            view.detached = True
+
+    # --- before the replica starts -----------------------------------------------------------------------------
+
+    def _launch(self, context: Context, settings: Settings, folders: RunFolders) -> ReplicaLaunch:
+        """Check everything that can be checked, stage the inputs, and describe the replica."""
+        count = self._count(context)
+        if not 0 <= self.replica < count:
+            raise DeclarationError(f"replica {self.replica} is not one of {count}", todo="Map over 0 … count - 1.")
+        if self.strategy not in STRATEGIES:
+            raise DeclarationError(
+                f"strategy {self.strategy!r} is unknown", todo=f"Use one of: {', '.join(STRATEGIES)}."
+            )
+        entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
+        config = validate(self.session_config, self._config_context())
+        for warning in config.warnings:
+            self.log.warning("%s", warning)
+        return ReplicaLaunch(
+            replica=self.replica,
+            count=count,
+            entrypoint=entrypoint,
+            code_folder=code_folder,
+            arguments={key: str(value) for key, value in (self.arguments or {}).items()},
+            inputs=self._stage(settings, folders, count),
+            environment={key: str(value) for key, value in (self.environment or {}).items()},
+            session_config=dict(config.config),
+            api=self.api,
+            require_checkpoint=self.require_checkpoint,
+            kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
+            restarts=coerce(self.restarts, "int", "restarts"),
+        )
+
+    def _config_context(self) -> ConfigContext:
+        return ConfigContext(
+            api=self.api, devices=self.per_replica, kind=self.kind, memory_bytes=None, strategy=self.strategy
+        )
+
+    def _count(self, context: Mapping[str, Any]) -> int:
+        """Return the number of replicas: as declared, or the number of literal mapped instances."""
+        if self.count is not None:
+            return self.count
+        task = context["dag"].get_task(self.task_id)
+        return int(task.get_parse_time_mapped_ti_count()) if task.is_mapped else 1
+
+    def _entrypoint(self, dag_folder: Path) -> tuple[str, str]:
+        """Return the entrypoint as the replica needs it, and the folder its imports come from.
+
+        :raises DeclarationError: if a script does not exist.
+        """
+        if ":" in self.entrypoint and not self.entrypoint.endswith(".py"):
+            return self.entrypoint, str(dag_folder)
+        script = (dag_folder / self.entrypoint).resolve()
+        if not script.is_file():
+            raise DeclarationError(
+                f"entrypoint {self.entrypoint!r} does not exist",
+                f"looked for {script}",
+                "Write a path relative to the DAG file, or module:function.",
+            )
+        return str(script), str(script.parent)
+
+    def _stage(self, settings: Settings, folders: RunFolders, count: int) -> dict[str, str]:
+        """Make sure that the inputs are on this host; return name -> folder as this replica sees it."""
+        found: dict[str, str] = {}
+        for name, declared in (self.inputs or {}).items():
+            staged = ensure_staged(
+                declared["source"],
+                hdfs_conn_id=declared.get("hdfs_conn_id"),
+                folders=folders,
+                input_name=name,
+                settings=settings,
+                log=self.log,
+            )
+            found[name] = staged.folder
+            if declared.get("shard"):
+                target = folders.root / "shards" / name / f"{self.replica}-of-{count}"
+                found[name] = str(shard(staged, self.replica, count, target))
+        return found
+
+    # --- while it runs -----------------------------------------------------------------------------------------
+
+    def _already_succeeded(
+        self, ledger: GangLedger, key: GangKey, folders: RunFolders, record: ReplicaRecord
+    ) -> Outcome | None:
+        """Return a success of this generation that is durable: a try after a lost answer must not train again."""
+        outcome = record.outcome
+        if outcome is None and record.attempts:
+            found = results.last_outcome(results.replica_folder(folders.gang(key), self.replica, record.generation))
+            if found is not None:
+                attempt, outcome = found
+                ledger.end_attempt(key, self.replica, record.generation, attempt, outcome)
+        if outcome is not None and outcome.state is AttemptState.SUCCEEDED:
+            self.log.info("replica %s has succeeded already (generation %s)", self.replica, record.generation)
+            return outcome
+        return None
+
+    def _look_after(
+        self,
+        run: TaskRun,
+        ledger: GangLedger,
+        settings: Settings,
+        key: GangKey,
+        launch: ReplicaLaunch,
+        record: ReplicaRecord,
+    ) -> Outcome:
+        """Claim devices, attach to the replica (starting it), and follow it to its outcome."""
+        folder = run.folders(settings).gang(key)
+        request = DeviceRequest(self.kind, self.per_replica, parse_bytes(self.min_free_memory))
+        timeout_seconds = parse_seconds(self.device_timeout)
+        claim = DeviceClaim(ledger, settings, key, request, run, self.log, timeout_seconds, folder)
+        client = GangClient(
+            GangLaunch(
+                key=key.to_json(),
+                count=launch.count,
+                folder=str(folder),
+                python=self.python or sys.executable,
+                start_method=self.start_method,
+                environment=launch.environment,
+                settings=settings.to_json(),
+            )
+        )
+        self._health_url = "" if run.in_process else execution_api_health_url()
+        while True:
+            member = claim.member(self.replica)
+            self._devices = [device.uuid for device in member.devices]
+            attach = Attach(run.view, record.generation, launch, member, run.tries_left, run.orphan_grace_seconds())
+            self._view = ReplicaView(client, attach, Observer(self._log_output, self.log.info))
+            try:
+                return self._view.watch()
+            except (LedgerError, DevicesBusyError) as error:
+                claim.wait(self.replica, str(error))
+
+    def _log_output(self, text: str) -> None:
+        self.log.info("[%s %s] %s", self.task_id, self.replica, text)
+
+    # --- after it ended ----------------------------------------------------------------------------------------
+
+    def _result(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the XCom of a success; raise what Airflow must do about anything else."""
+        if outcome.state is AttemptState.SUCCEEDED:
+            return {
+                "replica": self.replica,
+                "checkpoint": outcome.checkpoint,
+                "metrics": outcome.metrics,
+                "devices": self._devices,
+            }
+        text = f"replica {self.replica} {outcome.state}: {outcome.message}"
+        if outcome.cause.may_restart:
+            raise AirflowException(text)
+        raise AirflowFailException(text)

@@ -1,0 +1,31 @@
+"""Train one replica of a gang."""
+
+from __future__ import annotations
+
+from airflow_tf.operators.replica import ReplicaOperator
+
+
+class TensorFlowTrainOperator(ReplicaOperator):
+    """Run one replica of a TensorFlow program on its own device, under a supervisor that outlives this task.
+
+    Map it over literal replica numbers: ``.partial(…).expand(replica=[0, 1, 2, 3])``; each instance looks after one
+    process. It takes the devices that a :class:`DeviceAvailabilitySensor` reserved for this task, and reserves its
+    own where there are none (``airflow tasks test``, a cleared task).
+
+    ``arguments``, ``environment`` and ``session_config`` may use ``{{ replica.index }}``, ``{{ replica.count }}`` and
+    ``{{ inputs.<name> }}`` besides Airflow's variables.
+
+    :param entrypoint: path of a script (relative to the DAG file) or ``module:function``.
+    :param count: replicas of the gang; by default the number of mapped instances.
+    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": "files" | None}``, staged if they are not.
+    :param session_config: TensorFlow's ``ConfigProto`` by its own field names.
+    :param api: ``tf2``, ``v1`` or ``auto``: which kind of program the session config must reach.
+    :param python: the training interpreter, by default Airflow's own.
+    :param start_method: ``zygote`` (fork after one import of TensorFlow) or ``spawn``.
+    :param restarts: how often the supervisor starts a killed replica again within one try.
+    :param kill_grace_seconds: time between SIGTERM and SIGKILL, for a last checkpoint.
+    :param device_timeout: how long to wait for devices, if this task must reserve its own.
+    :return: XCom with checkpoint prefix, metrics, device and attempts.
+    """
+
+    ui_color = "#f6c85f"

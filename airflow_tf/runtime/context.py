@@ -1,0 +1,62 @@
+"""What a program may ask about the run it is part of. Optional: everything is in environment variables, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """One replica's view of its run; alone (``python train.py``) it is replica 0 of 1 with folders below ``.``.
+
+    :param inputs: name -> folder of staged files.
+    :param resume_from: prefix of the checkpoint to continue from, None to start anew.
+    :param candidates: in an evaluation, name -> checkpoint prefix.
+    """
+
+    replica: int
+    replicas: int
+    inputs: dict[str, Path]
+    checkpoint_dir: Path
+    resume_from: str | None
+    candidates: dict[str, str] = field(default_factory=dict)
+    metrics_file: Path | None = None
+    evaluation_file: Path | None = None
+
+    def report(self, step: int, **metrics: float) -> None:
+        """Append one line of metrics; the last values of each name become the replica's result."""
+        if self.metrics_file is not None:
+            line = json.dumps(
+                {"step": step, "time": time.time(), **{key: float(value) for key, value in metrics.items()}}
+            )
+            with self.metrics_file.open("a") as file:
+                file.write(line + "\n")
+
+    def report_evaluation(
+        self, candidates: dict[str, dict[str, float]], baselines: dict[str, dict[str, float]] | None = None
+    ) -> None:
+        """Write what an evaluation found: name -> metric -> value for each candidate and for baselines beside them."""
+        if self.evaluation_file is not None:
+            self.evaluation_file.write_text(json.dumps({"candidates": candidates, "baselines": baselines or {}}))
+
+
+def context() -> RunContext:
+    """Return the run that this process is part of, read from ``AIRFLOW_TF_*`` variables."""
+    prefix = "AIRFLOW_TF_INPUT_"
+    environ = os.environ
+    inputs = {name[len(prefix) :].lower(): Path(value) for name, value in environ.items() if name.startswith(prefix)}
+    metrics, evaluation = environ.get("AIRFLOW_TF_METRICS_FILE"), environ.get("AIRFLOW_TF_EVALUATION_FILE")
+    return RunContext(
+        replica=int(environ.get("AIRFLOW_TF_REPLICA", "0")),
+        replicas=int(environ.get("AIRFLOW_TF_REPLICAS", "1")),
+        inputs=inputs,
+        checkpoint_dir=Path(environ.get("AIRFLOW_TF_CHECKPOINT_DIR", "checkpoints")),
+        resume_from=environ.get("AIRFLOW_TF_RESUME_FROM"),
+        candidates=json.loads(environ.get("AIRFLOW_TF_CANDIDATES", "{}")),
+        metrics_file=Path(metrics) if metrics else None,
+        evaluation_file=Path(evaluation) if evaluation else None,
+    )

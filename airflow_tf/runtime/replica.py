@@ -1,0 +1,106 @@
+"""A replica: build its process state anew, apply the session config, run the user's program as if it were alone."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import runpy
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from airflow_tf.core.errors import AirflowTfError, DeclarationError
+from airflow_tf.core.launch import EXIT_REFUSED, ReplicaLaunch
+from airflow_tf.runtime.process import PARENT_VARIABLE, die_with_parent, stamp_environment
+
+
+def enter_forked(launch: ReplicaLaunch, parent: int) -> None:
+    """Turn a fresh fork of the zygote into the replica's own process: session, environment, output, signals."""
+    die_with_parent(parent)
+    os.setsid()
+    stamp_environment(launch.token)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    output = os.open(Path(launch.folder) / "output.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.update(launch.variables())
+    _raise_oom_score()
+
+
+def main() -> None:
+    """Entry of a spawned replica: its environment, session and output were set by the supervisor."""
+    die_with_parent(int(os.environ.pop(PARENT_VARIABLE)))
+    _raise_oom_score()
+    run(ReplicaLaunch.read(Path(sys.argv[1])))
+
+
+def run(launch: ReplicaLaunch) -> None:
+    """Apply the session config and run the program; end with ``EXIT_REFUSED`` where the launch cannot be carried out.
+
+    Returning lets the interpreter end as after ``python train.py``: threads joined, atexit handlers run.
+    """
+    os.chdir(launch.folder)
+    random.seed(launch.seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(launch.seed % 2**32)
+    try:
+        _prepare(launch)
+        _check_entrypoint(launch)
+    except AirflowTfError as error:
+        _refuse(launch, str(error))
+    _run_program(launch)
+
+
+def _prepare(launch: ReplicaLaunch) -> None:
+    """Apply the session config before the program can touch a device; record what was asked and applied."""
+    if not launch.session_config:
+        return
+    importlib.import_module("tensorflow")
+    session_config = importlib.import_module("airflow_tf.runtime.session_config")
+    report = session_config.apply(launch.session_config, api=launch.api, memory_bytes=launch.memory_bytes)
+    (Path(launch.folder) / "session_config.json").write_text(json.dumps(report, indent=1, default=str))
+
+
+def _check_entrypoint(launch: ReplicaLaunch) -> None:
+    if is_script(launch.entrypoint) and not Path(launch.entrypoint).is_file():
+        raise DeclarationError(
+            f"entrypoint {launch.entrypoint} does not exist on this host",
+            todo="Deploy the DAG folder to every host that trains, or correct train.entrypoint.",
+        )
+
+
+def is_script(entrypoint: str) -> bool:
+    """Tell a script path from ``module:function``."""
+    return entrypoint.endswith(".py") or ":" not in entrypoint
+
+
+def _run_program(launch: ReplicaLaunch) -> None:
+    sys.path.insert(0, launch.code_folder)
+    if is_script(launch.entrypoint):
+        sys.argv = [launch.entrypoint, *(f"--{key}={value}" for key, value in launch.arguments.items())]
+        runpy.run_path(launch.entrypoint, run_name="__main__")
+        return
+    module_name, _, function_name = launch.entrypoint.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        traceback.print_exc()
+        _refuse(launch, f"entrypoint {launch.entrypoint} cannot be loaded from {launch.code_folder}: {error}")
+    function(**launch.arguments)
+
+
+def _refuse(launch: ReplicaLaunch, reason: str) -> NoReturn:
+    (Path(launch.folder) / "error.json").write_text(json.dumps({"refused": reason}))
+    sys.stderr.write(f"refused: {reason}\n")
+    raise SystemExit(EXIT_REFUSED)
+
+
+def _raise_oom_score() -> None:
+    """Let the kernel prefer a replica over its supervisor when memory runs out."""
+    Path("/proc/self/oom_score_adj").write_text("300")

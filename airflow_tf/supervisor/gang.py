@@ -1,0 +1,281 @@
+"""The supervisor of one gang on one host: owns the device locks, the zygote and the replicas; outlives its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import tenacity
+
+from airflow_tf.core.devices import Member
+from airflow_tf.core.errors import AirflowTfError, LedgerError, LedgerUnavailableError
+from airflow_tf.core.identity import GangKey, View
+from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
+from airflow_tf.core.ledger import GangLedger, Outcome
+from airflow_tf.core.policy import LINGER_SECONDS
+from airflow_tf.core.settings import Settings
+from airflow_tf.core.states import ExitCause
+from airflow_tf.devices.locks import DeviceLock
+from airflow_tf.ledger import open_ledger
+from airflow_tf.supervisor import results
+from airflow_tf.supervisor.acquire import take_devices
+from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, spawn
+from airflow_tf.supervisor.protocol import Connection, attach_from_json
+from airflow_tf.supervisor.seat import Seat
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+RENEW_SECONDS = 3.0
+T = TypeVar("T")
+
+
+class GangSupervisor:
+    """Serve views over a unix socket and drive the seats; see the package's docstring for the whole picture."""
+
+    def __init__(self, launch: GangLaunch, listener: socket.socket, zygote: Zygote | None) -> None:
+        self._launch = launch
+        self._key = GangKey(**launch.key)
+        self._settings = Settings.from_json(launch.settings)
+        self.installation = self._key.installation
+        self._listener = listener
+        self._folder = Path(launch.folder)
+        self._zygote = zygote
+        self._zygote_starting = asyncio.Lock()
+        self._seats: dict[int, Seat] = {}
+        self._processes: dict[int, ReplicaProcess] = {}
+        self._early_exits: dict[int, int] = {}
+        self._locks: dict[int, list[DeviceLock]] = {}
+        self._connections: set[Connection] = set()
+        self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._ledger: GangLedger | None = None
+        self._changed = asyncio.Event()
+        self._ending = False
+
+    async def run(self) -> None:
+        """Serve until nothing runs and nothing more is to be expected."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._terminate)
+        if self._zygote is not None:
+            await self._connect_zygote(self._zygote)
+        server = await asyncio.start_unix_server(self._serve, sock=self._listener)
+        renewing = asyncio.create_task(self._renew_for_ever())
+        await self._until_done()
+        server.close()
+        renewing.cancel()
+        if self._zygote is not None:
+            await self._zygote.close()
+        self._ledger_thread.shutdown()
+
+    async def _until_done(self) -> None:
+        """Wait until no replica runs, no view is connected, and no other try is due (or none came for a minute)."""
+        idle_since = asyncio.get_running_loop().time()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
+            self._changed.clear()
+            self._reap_orphans()
+            now = asyncio.get_running_loop().time()
+            if self._connections or any(seat.is_running for seat in self._seats.values()):
+                idle_since = now
+                continue
+            complete = len(self._seats) == self._launch.count and all(seat.is_final for seat in self._seats.values())
+            if complete or self._ending or now - idle_since > LINGER_SECONDS:
+                return
+
+    def _terminate(self) -> None:
+        """End everything with its grace: the host shuts down, or somebody sent SIGTERM."""
+        self._ending = True
+        for seat in self._seats.values():
+            seat.stop("its supervisor was asked to end")
+        self._changed.set()
+
+    def _reap_orphans(self) -> None:
+        """Collect processes that lost their parent inside a replica's tree; this process is their subreaper."""
+        own = {self._zygote.process.pid} if self._zygote is not None else set()
+        own |= set(self._processes) if self._launch.start_method == "spawn" else set()
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):  # it went meanwhile
+                if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(child.pid, os.WNOHANG)
+
+    # --- views -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(writer)
+        self._connections.add(connection)
+        try:
+            async for message in connection.messages(reader):
+                await self._handle(connection, message)
+        except (ConnectionError, ValueError) as error:
+            log.warning("a view's connection broke: %s", error)
+        finally:
+            self._connections.discard(connection)
+            for seat in self._seats.values():
+                if connection in seat.watchers:
+                    seat.unwatch(connection)
+            writer.close()
+            self._changed.set()
+
+    async def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        if message["type"] == "attach":
+            await self._attach(connection, message)
+        elif message["type"] == "stop":
+            self._stop(int(message["replica"]), View(**message["view"]), str(message["reason"]))
+
+    def _stop(self, number: int, view: View, reason: str) -> None:
+        seat = self._seats.get(number)
+        if seat is None:
+            return
+        if not view.is_newer_than(seat.view):
+            log.info("replica %s: ignored a stop by an older view (%s): %s", number, view, reason)
+            return
+        seat.stop(reason)
+
+    async def _attach(self, connection: Connection, message: dict[str, Any]) -> None:
+        request = attach_from_json(message)
+        seat = self._seats.setdefault(request.launch.replica, Seat(self, request.launch.replica, self._folder))
+        if not request.view.is_newer_than(seat.view):
+            connection.notify({"type": "superseded"})
+            return
+        seat.view, seat.tries_left = request.view, request.tries_left
+        seat.orphan_grace_seconds = request.orphan_grace_seconds
+        if seat.is_running and seat.generation < request.generation and seat.drive is not None:
+            seat.stop("its task was cleared")
+            await asyncio.wait({seat.drive})
+        connection.notify({"type": "attached", "supervisor": os.getpid()})
+        seat.watch(connection)
+        if seat.is_running:
+            return
+        done = seat.outcome if seat.generation == request.generation else None
+        if done is not None and not done.cause.may_restart and seat.is_final:
+            connection.notify({"type": "result", "outcome": done.to_json()})
+            return
+        seat.begin(request.launch, request.member, request.generation, self._changed.set)
+
+    # --- what seats need ---------------------------------------------------------------------------------------
+
+    async def confirm(self, member: Member) -> None:
+        """Confirm the member in the ledger, then take its devices' locks."""
+        await self._on_ledger(lambda ledger: ledger.confirm(member, os.getpid()))
+        try:
+            self._locks[member.reservation_id] = await asyncio.to_thread(take_devices, member, self._settings)
+        except AirflowTfError:
+            await self._on_ledger(lambda ledger: ledger.release(member))
+            raise
+
+    async def free(self, member: Member, *, quarantined: bool) -> None:
+        """Drop the locks and release the member; a quarantined device stays locked and confirmed."""
+        if quarantined:
+            return
+        for lock in self._locks.pop(member.reservation_id, []):
+            lock.release()
+        await self._insist(lambda ledger: ledger.release(member))
+
+    async def record_start(self, seat: Seat, member: Member, token: str) -> int:
+        """Write the token into the locks, record the attempt, return its number."""
+        for lock in self._locks[member.reservation_id]:
+            lock.write_token(token)
+        return await self._insist(
+            lambda ledger: ledger.start_attempt(self._key, seat.number, seat.generation, member, token)
+        )
+
+    async def record_end(self, seat: Seat, outcome: Outcome) -> None:
+        """Record an outcome, however long the ledger is away."""
+        number, generation, attempt = seat.number, seat.generation, seat.attempt
+        await self._insist(lambda ledger: ledger.end_attempt(self._key, number, generation, attempt, outcome))
+
+    async def start_process(self, launch: ReplicaLaunch, path: Path) -> ReplicaProcess:
+        """Fork from the zygote where its import-time environment is the replica's, else spawn."""
+        if self._launch.start_method == "spawn":
+            return self._remember(spawn(self._launch.python, launch, path))
+        zygote = await self._ensure_zygote(launch)
+        if zygote.environment != launch.import_time_environment:
+            log.info("replica %s: its import-time environment differs from the zygote's: spawned", launch.replica)
+            return self._remember(spawn(self._launch.python, launch, path))
+        return self._remember(ReplicaProcess(await zygote.fork(path)))
+
+    def _remember(self, process: ReplicaProcess) -> ReplicaProcess:
+        self._processes[process.pid] = process
+        process.status.add_done_callback(lambda _: self._processes.pop(process.pid, None))
+        if process.pid in self._early_exits:
+            process.ended(self._early_exits.pop(process.pid))
+        return process
+
+    # --- zygote ------------------------------------------------------------------------------------------------
+
+    async def _ensure_zygote(self, launch: ReplicaLaunch) -> Zygote:
+        async with self._zygote_starting:
+            if self._zygote is None or self._zygote.is_lost:
+                self._zygote = Zygote(self._launch.python, launch.import_time_environment, self._folder)
+                await self._connect_zygote(self._zygote)
+            return self._zygote
+
+    async def _connect_zygote(self, zygote: Zygote) -> None:
+        def on_exit(pid: int, status: int) -> None:
+            process = self._processes.get(pid)
+            if process is None:
+                self._early_exits[pid] = status
+            else:
+                process.ended(status)
+
+        def on_lost() -> None:
+            log.warning("the zygote (pid %s) died; its replicas die with it", zygote.process.pid)
+            for process in list(self._processes.values()):
+                process.ended(None)
+            self._changed.set()
+
+        await zygote.connect(on_exit, on_lost)
+
+    # --- ledger ------------------------------------------------------------------------------------------------
+
+    async def _on_ledger(self, call: Callable[[GangLedger], T]) -> T:
+        """Run one call in the ledger's own thread."""
+
+        def work() -> T:
+            if self._ledger is None:
+                self._ledger = open_ledger(self._settings)
+            return call(self._ledger)
+
+        return await asyncio.get_running_loop().run_in_executor(self._ledger_thread, work)
+
+    async def _insist(self, call: Callable[[GangLedger], T]) -> T:
+        """Run a call until the ledger answers: what happened must be recorded."""
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(LedgerUnavailableError), wait=tenacity.wait_random_exponential(max=5)
+        ):
+            with attempt:
+                return await self._on_ledger(call)
+        raise AssertionError("unreachable: retries have no limit")
+
+    async def _renew_for_ever(self) -> None:
+        """Heartbeat: keep unconfirmed siblings reserved, record steps, learn of a cancel."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                if await self._on_ledger(lambda ledger: ledger.renew(self._key, os.getpid())):
+                    for seat in self._seats.values():
+                        seat.stop("by 'airflow tf cancel'", ExitCause.CANCELLED)
+                for seat in self._seats.values():
+                    await self._record_step(seat)
+            except LedgerError as error:
+                log.warning("heartbeat not recorded: %s", error)
+
+    async def _record_step(self, seat: Seat) -> None:
+        if seat.process is None or seat.attempt_folder is None:
+            return
+        step = (await asyncio.to_thread(results.read_metrics, seat.attempt_folder)).get("step")
+        pid, where = seat.process.pid if seat.process else 0, (seat.number, seat.generation, seat.attempt)
+        await self._on_ledger(
+            lambda ledger: ledger.update_attempt(self._key, *where, pid=pid, step=None if step is None else int(step))
+        )

@@ -1,0 +1,176 @@
+"""A view: what one try of a train task does while its replica runs. Knows no Airflow; waits and logs by callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_tf.core.errors import AirflowTfError, SupervisorLostError, ViewDetachedError, from_payload
+from airflow_tf.core.ledger import Outcome
+from airflow_tf.supervisor.client import Channel, GangClient
+from airflow_tf.supervisor.protocol import LOG_NAME, Attach
+from airflow_tf.supervisor.results import OUTPUT_FILE
+from airflow_tf.supervisor.sweep import ProcessMark, kill_tree, mark_of
+
+POLL_SECONDS = 0.2
+_BLOCK_BYTES = 256 * 1024
+_LINES_ONE_BY_ONE = 50
+_SWEEP_SECONDS = 10.0
+_ATTACH_TRIES = 10
+
+
+class LogTail:
+    """Follow a growing file by offset: each line once, single lines while they are rare, blocks when they flood."""
+
+    def __init__(self, path: Path, emit: Callable[[str], None]) -> None:
+        self._path, self._emit = path, emit
+        self._offset = 0
+        self._rest = b""
+
+    def forward(self, *, final: bool = False) -> None:
+        """Emit all complete lines that were written since the last call; with ``final`` also the last, open one."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                while data := file.read(_BLOCK_BYTES):
+                    self._offset += len(data)
+                    *lines, self._rest = (self._rest + data).split(b"\n")
+                    self._emit_lines(lines)
+        except FileNotFoundError:
+            return
+        if final and self._rest:
+            self._emit_lines([self._rest])
+            self._rest = b""
+
+    def _emit_lines(self, lines: list[bytes]) -> None:
+        texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
+        if len(texts) > _LINES_ONE_BY_ONE:
+            texts = ["\n".join(texts)]
+        for text in texts:
+            self._emit(text)
+
+
+@dataclass(slots=True)
+class Observer:
+    """What a view tells its task: lines of the replica's output, and what happens to it."""
+
+    output: Callable[[str], None]
+    info: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class ReplicaView:
+    """Look at one replica until it has a result.
+
+    ``detached`` is set from a signal handler when the replica must go on without this task.
+    """
+
+    client: GangClient
+    attach: Attach
+    observer: Observer
+    detached: bool = False
+    _channel: Channel | None = None
+    _tail: LogTail | None = None
+    _token: str = ""
+    _marks: list[ProcessMark] = field(default_factory=list)
+
+    def watch(self) -> Outcome:
+        """Attach (starting what is missing), follow the output, return the durable outcome.
+
+        Leaving by anything that is not our own error (a timeout, ^C) stops the replica and waits until it is gone.
+
+        :raises SupervisorLostError: if the supervisor died; what it left of the replica has been killed.
+        :raises ViewDetachedError: if this view was detached, or a newer try took over.
+        :raises AirflowTfError: if the supervisor refuses (devices taken, reservation lost).
+        """
+        try:
+            return self._watch()
+        except SupervisorLostError:
+            if self._token:
+                kill_tree(self._token, self._marks, deadline_seconds=_SWEEP_SECONDS)
+            raise
+        except AirflowTfError:
+            raise
+        except BaseException as error:
+            self._stop_and_wait(f"its task ended by {type(error).__name__}")
+            raise
+        finally:
+            if self._channel is not None:
+                self._channel.close()
+
+    def stop(self, reason: str) -> None:
+        """Ask for a stop; safe in a signal handler."""
+        self.client.stop(self.attach.launch.replica, self.attach.view, reason)
+
+    def _stop_and_wait(self, reason: str) -> None:
+        self.observer.info(f"stopping the replica: {reason}")
+        self.stop(reason)
+        deadline = time.monotonic() + self.attach.launch.kill_grace_seconds + _SWEEP_SECONDS
+        channel = self._channel
+        while channel is not None and channel.is_open and time.monotonic() < deadline:
+            if any(message["type"] in {"result", "refused"} for message in channel.poll(POLL_SECONDS)):
+                return
+
+    def _watch(self) -> Outcome:
+        channel = self._connect()
+        while True:
+            for message in channel.poll(POLL_SECONDS):
+                outcome = self._handle(message)
+                if outcome is not None:
+                    self._forward(final=True)
+                    return outcome
+            self._forward()
+            if self.detached:
+                raise ViewDetachedError("detached: Airflow's API does not answer", todo="The next try attaches again.")
+            if not channel.is_open:
+                raise SupervisorLostError(
+                    "the gang's supervisor died",
+                    f"its log is {self.client.folder / LOG_NAME}",
+                    "The replica has been killed; the next try starts it again from its last checkpoint.",
+                )
+
+    def _connect(self) -> Channel:
+        """Attach; a supervisor that was just ending closes the connection unanswered: try again."""
+        for _ in range(_ATTACH_TRIES):
+            self._channel = channel = self.client.connect()
+            channel.send(self.attach.to_json())
+            while channel.is_open:
+                if channel.wait(POLL_SECONDS):
+                    return channel
+        raise SupervisorLostError(
+            "the gang's supervisor does not answer", f"its log is {self.client.folder / LOG_NAME}"
+        )
+
+    def _handle(self, message: dict[str, Any]) -> Outcome | None:
+        kind = message["type"]
+        if kind == "attached":
+            self.observer.info(f"attached to the supervisor (pid {message['supervisor']})")
+        elif kind == "attempt":
+            self._begin_attempt(message)
+        elif kind == "restarting":
+            self.observer.info(f"restart {message['restart']}: {message['outcome']['message']}")
+        elif kind == "superseded":
+            raise ViewDetachedError("a newer try of this task looks after the replica")
+        elif kind == "refused":
+            raise from_payload(message["error"])
+        elif kind == "result":
+            return Outcome.from_json(message["outcome"])
+        return None
+
+    def _begin_attempt(self, message: dict[str, Any]) -> None:
+        """Follow the output of an attempt; remember how to find its processes should the supervisor die."""
+        self._forward(final=True)
+        folder = Path(message["folder"])
+        self.observer.info(f"attempt {message['attempt']}, pid {message['pid']}, folder {folder}")
+        self._token, self._marks = message["token"], []
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            self._marks.append(mark_of(message["pid"]))
+        self._tail = LogTail(folder / OUTPUT_FILE, self.observer.output)
+
+    def _forward(self, *, final: bool = False) -> None:
+        if self._tail is not None:
+            self._tail.forward(final=final)
