@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -175,9 +175,9 @@ class CheckpointPublishOperator(BaseOperator):
             }
 
 
-def version_name(run_after: datetime.datetime, run: TaskRun) -> str:
+def version_name(run_after: dt.datetime, run: TaskRun) -> str:
     """Return ``v=<UTC>-<hash>``: the same for every try of a run, sortable, without ``:`` (HDFS refuses it)."""
-    stamp = run_after.astimezone(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    stamp = run_after.astimezone(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
     return f"v={stamp}-{digest(run.dag_id, run.run_id, length=8)}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,6 +82,4 @@ class DeviceClaim:
         if self.run.in_process:
             time.sleep(LOOK_SECONDS)
             return
-        raise AirflowRescheduleException(
-            datetime.datetime.now(tz=datetime.timezone.utc) + datetime.timedelta(seconds=LOOK_SECONDS)
-        )
+        raise AirflowRescheduleException(dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=LOOK_SECONDS))

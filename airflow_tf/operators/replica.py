@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_tf.core.devices import DeviceRequest
-from airflow_tf.core.errors import DeclarationError, DevicesBusyError, LedgerError
+from airflow_tf.core.errors import AirflowTfError, DeclarationError, DevicesBusyError, LedgerError
 from airflow_tf.core.identity import GangKey, RunFolders
 from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
 from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.states import AttemptState
+from airflow_tf.core.states import AttemptState, MemberState
 from airflow_tf.core.templates import coerce
 from airflow_tf.core.units import parse_bytes, parse_seconds
+from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
@@ -109,10 +111,10 @@ class ReplicaOperator(BaseOperator):
 
     def _do_render_template_fields(
         self,
-        parent: Any,
+        parent: Any,  # noqa: ANN401 (Airflow's signature)
         template_fields: Collection[str],
         context: Context,
-        jinja_env: Any,
+        jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
         seen_oids: set[int],
     ) -> None:
         """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses)."""
@@ -129,13 +131,29 @@ class ReplicaOperator(BaseOperator):
             settings = load_settings()
             ledger = open_ledger(settings)
             key, folders = run.gang(ledger.ledger_id), run.folders(settings)
-            launch = self._launch(context, settings, folders)
-            ledger.open_gang(key, launch.count, str(folders.gang(key)))
-            record = ledger.enter(key, self.replica, run.view)
-            outcome = self._already_succeeded(ledger, key, folders, record)
-            if outcome is None:
-                outcome = self._look_after(run, ledger, settings, key, launch, record)
-        return self._result(outcome)
+            with self._reservation_given_back(ledger, key, run):
+                launch = self._launch(context, settings, folders)
+                ledger.open_gang(key, launch.count, str(folders.gang(key)))
+                record = ledger.enter(key, self.replica, run.view)
+                outcome = self._already_succeeded(ledger, key, folders, record)
+                if outcome is None:
+                    outcome = self._look_after(run, ledger, settings, key, launch, record)
+                return self._result(outcome)
+
+    @contextlib.contextmanager
+    def _reservation_given_back(self, ledger: GangLedger, key: GangKey, run: TaskRun) -> Iterator[None]:
+        """Release devices that were reserved for this replica but that no supervisor took, if no other try will."""
+        try:
+            yield
+        except AirflowRescheduleException:
+            raise
+        except BaseException as error:
+            again = isinstance(error, AirflowException) and not isinstance(error, AirflowFailException)
+            again = again or (isinstance(error, AirflowTfError) and error.retryable)
+            member = ledger.member(key, self.replica)
+            if member is not None and member.state == MemberState.RESERVED and not (again and run.tries_left):
+                ledger.release(member)
+            raise
 
     def on_kill(self) -> None:
         """Stop the replica, or let go of it where Airflow's API is away: that is an outage, not a user's wish.
@@ -162,7 +180,7 @@ class ReplicaOperator(BaseOperator):
                 f"strategy {self.strategy!r} is unknown", todo=f"Use one of: {', '.join(STRATEGIES)}."
             )
         entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
-        config = validate(self.session_config, self._config_context())
+        config = validate(self.session_config, self._config_context(settings))
         for warning in config.warnings:
             self.log.warning("%s", warning)
         return ReplicaLaunch(
@@ -180,9 +198,16 @@ class ReplicaOperator(BaseOperator):
             restarts=coerce(self.restarts, "int", "restarts"),
         )
 
-    def _config_context(self) -> ConfigContext:
+    def _config_context(self, settings: Settings) -> ConfigContext:
+        """Describe the devices that this replica will get, as far as they are known before they are reserved."""
+        devices = [reading.device for reading in read_all(settings, self.kind)]
+        memories = [device.memory_bytes for device in devices if device.memory_bytes is not None]
         return ConfigContext(
-            api=self.api, devices=self.per_replica, kind=self.kind, memory_bytes=None, strategy=self.strategy
+            api=self.api,
+            devices=self.per_replica,
+            kind=devices[0].kind if devices else self.kind,
+            memory_bytes=min(memories, default=None),
+            strategy=self.strategy,
         )
 
     def _count(self, context: Mapping[str, Any]) -> int:

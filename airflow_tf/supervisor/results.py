@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from airflow_tf.core.checkpoint.bundle import sync_folder
 from airflow_tf.core.launch import EVALUATION_FILE, METRICS_FILE
 from airflow_tf.core.ledger import Outcome
 
@@ -30,11 +31,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(folder / RESULT_FILE)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder)
 
 
 def read_outcome(folder: Path) -> Outcome | None:
