@@ -1,0 +1,59 @@
+"""Device kinds by name, loaded when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+
+from airflow_tf.core.devices import DeviceProbe, Health, Reading
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.settings import Settings
+from airflow_tf.devices.locks import DeviceLock
+
+KINDS = {
+    "static": "airflow_tf.devices.static",
+    "cpu": "airflow_tf.devices.cpu",
+}
+"""Kind -> module with ``open_probe(settings)``. The order is that of ``auto``: the first kind with devices."""
+
+REQUESTABLE = ("auto", "gpu", *KINDS)
+
+
+def probes(settings: Settings) -> list[DeviceProbe]:
+    """Return the probe of every kind, in the order of ``auto``."""
+    return [_open(kind, settings) for kind in KINDS]
+
+
+def read_all(settings: Settings, kind: str) -> list[Reading]:
+    """Look at this host's devices of ``kind``; a device whose lock somebody holds is BUSY.
+
+    ``auto`` is the first kind that has devices here. A kind that this host has no devices of gives an empty list.
+
+    :raises DeclarationError: if there is no such kind.
+    """
+    if kind not in REQUESTABLE:
+        raise DeclarationError(f"unknown device kind {kind!r}", todo=f"Use one of {', '.join(REQUESTABLE)}.")
+    wanted = list(KINDS) if kind == "auto" else [kind] if kind in KINDS else []
+    for name in wanted:
+        if readings := _open(name, settings).read():
+            return [_with_lock(reading, settings) for reading in readings]
+    return []
+
+
+def _open(kind: str, settings: Settings) -> DeviceProbe:
+    probe: DeviceProbe = import_module(KINDS[kind]).open_probe(settings)
+    return probe
+
+
+def _with_lock(reading: Reading, settings: Settings) -> Reading:
+    if reading.health is not Health.FREE:
+        return reading
+    lock = DeviceLock(settings.lock_dir, reading.device.uuid)
+    try:
+        if not lock.is_held():
+            return reading
+    except OSError as error:
+        return replace(reading, health=Health.UNKNOWN, reason=f"its lock cannot be looked at: {error}")
+    holder = lock.read_holder()
+    by = f"held by pid {holder.pid} (uid {holder.uid})" if holder is not None else "held by an unknown process"
+    return replace(reading, health=Health.BUSY, reason=f"{by}, which has locked {lock.path}")
