@@ -87,7 +87,6 @@ def test_many_first_users_agree_on_one_file(tmp_path):
 
 
 def test_probing_never_keeps_a_holder_out(tmp_path):
-    DeviceLock(tmp_path, "cpu-0").try_acquire()
     stop = threading.Event()
 
     def probe():
