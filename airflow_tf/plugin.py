@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.plugins_manager import AirflowPlugin
 
 
-class AirflowTfPlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's class has no type information
+class AirflowTfPlugin(AirflowPlugin):
     """Registers airflow_tf with Airflow; operators and commands come from the provider info."""
 
     name = "airflow_tf"

@@ -27,7 +27,9 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             },
         ],
-        "operators": _modules("airflow_tf.operators.train", "airflow_tf.operators.checkpoint"),
+        "operators": _modules(
+            "airflow_tf.operators.train", "airflow_tf.operators.checkpoint", "airflow_tf.operators.evaluate"
+        ),
         "sensors": _modules("airflow_tf.sensors.devices"),
         "hooks": _modules("airflow_tf.hooks.hdfs"),
         "transfers": [

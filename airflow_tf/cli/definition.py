@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
@@ -14,14 +16,19 @@ from airflow.cli.cli_config import (
 
 _COMMANDS = "airflow_tf.cli.commands"
 
-ARG_FILES = Arg(("files",), nargs="+", metavar="FILE", help="Declarations (*.tf.yaml)")
-ARG_HDFS = Arg(("--hdfs",), metavar="URI", help="A path on HDFS that must be reachable, e.g. hdfs://namenode:8020/")
-ARG_HDFS_CONN_ID = Arg(("--hdfs-conn-id",), help="The connection to reach it with")
-ARG_PYTHON = Arg(("--python",), help="The training interpreter (default: this one)")
-ARG_DAG = Arg(("-d", "--dag", "--dag-id"), dest="dag_id", help="Only runs of this DAG")
-ARG_RUN = Arg(("run",), help="Key (or its beginning) or run id of the gang, as 'airflow tf runs' shows them")
-ARG_WAIT = Arg(
-    ("--timeout",), type=float, default=120.0, help="Seconds to wait until its processes are gone (default: 120)"
+
+def _arg(*flags: str, **options: Any) -> Arg:  # noqa: ANN401  options of argparse
+    return Arg(flags, **options)  # type: ignore[no-untyped-call]
+
+
+ARG_FILES = _arg("files", nargs="+", metavar="FILE", help="Declarations (*.tf.yaml)")
+ARG_HDFS = _arg("--hdfs", metavar="URI", help="A path on HDFS that must be reachable, e.g. hdfs://namenode:8020/")
+ARG_HDFS_CONN_ID = _arg("--hdfs-conn-id", metavar="ID", help="The connection to reach it with")
+ARG_PYTHON = _arg("--python", metavar="PATH", help="The training interpreter (default: the one Airflow runs in)")
+ARG_DAG = _arg("-d", "--dag", "--dag-id", dest="dag_id", metavar="DAG", help="Only runs of this DAG")
+ARG_RUN = _arg("run", help="Key of a training run (or its beginning), or its run id, as 'airflow tf runs' shows them")
+ARG_TIMEOUT = _arg(
+    "--timeout", type=float, default=120.0, help="Seconds to wait until its processes are gone (default: 120)"
 )
 
 
@@ -56,7 +63,7 @@ def get_cli_commands() -> list[CLICommand]:
             name="cancel",
             help="Stop a training run cleanly and wait until its processes are gone",
             func=lazy_load_command(f"{_COMMANDS}.cancel"),
-            args=(ARG_RUN, ARG_WAIT, ARG_OUTPUT, ARG_VERBOSE),
+            args=(ARG_RUN, ARG_TIMEOUT, ARG_OUTPUT, ARG_VERBOSE),
         ),
     )
     return [GroupCommand(name="tf", help="Train TensorFlow models", subcommands=commands)]

@@ -135,12 +135,19 @@ class Declaration(Spec):
 
     @model_validator(mode="after")
     def _check_evaluation(self) -> Declaration:
-        if self.evaluate is None:
-            return self
-        if self.checkpoints.aggregate == "none":
-            todo = "Choose average or best, or remove 'evaluate'."
-            raise refuse("evaluate needs a checkpoint, and checkpoints.aggregate is none", todo=todo)
-        for name in self.evaluate.inputs or []:
+        for name in (self.evaluate.inputs if self.evaluate else None) or []:
             if name not in self.inputs:
                 raise refuse(f"evaluate.inputs names {name!r}, which is not declared under 'inputs'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_checkpoints(self) -> Declaration:
+        method, publish = self.checkpoints.aggregate, self.checkpoints.publish
+        if method == "none" and (self.evaluate or publish):
+            key = "evaluate" if self.evaluate else "checkpoints.publish"
+            todo = f"Choose average or best, or remove {key!r}."
+            raise refuse(f"{key} needs a checkpoint, and checkpoints.aggregate is none", todo=todo)
+        if method == "best" and publish and not self.evaluate and self.devices.count > 1:
+            why = "the best replica is the one with the best metric of an evaluation"
+            raise refuse("checkpoints.aggregate is best, but there is no 'evaluate'", why, "Add an evaluate section.")
         return self

@@ -1,0 +1,157 @@
+"""From a checked declaration to a DAG, by the package's public operators and nothing else.
+
+Keys that the file leaves out are not passed on, so each default is written once, in its operator.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, TaskGroup
+
+from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, CheckpointPublishOperator
+from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
+from airflow_tf.operators.train import TensorFlowTrainOperator
+from airflow_tf.pipeline.dag_fields import to_param
+from airflow_tf.pipeline.declaration import Loaded, load_declaration
+from airflow_tf.pipeline.models import Declaration, Spec
+from airflow_tf.sensors.devices import DeviceAvailabilitySensor
+from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
+
+
+def load_dag(file: Path) -> DAG:
+    """Read the declaration ``file`` and build its DAG.
+
+    :raises InvalidDeclarationError: with every problem of the file.
+    """
+    return build_dag(load_declaration(file))
+
+
+def build_dag(loaded: Loaded) -> DAG:
+    """Build the DAG: stage inputs, reserve devices, train, aggregate, evaluate, publish, as far as declared.
+
+    The same file gives the same DAG, down to its serialised form: Airflow makes a new version of it only on change.
+    """
+    declaration = loaded.declaration
+    with DAG(
+        declaration.dag_id,
+        schedule=declaration.schedule,
+        description=declaration.description,
+        tags=declaration.tags,
+        params={name: to_param(value) for name, value in declaration.params.items()},
+        doc_md=_as_markdown(loaded.document.text),
+    ) as dag:
+        steps: list[Any] = [_stage(declaration)] if declaration.inputs else []
+        steps += [_reserve(declaration), _train(declaration)]
+        if declaration.checkpoints.aggregate != "none":
+            steps.append(
+                CheckpointAggregateOperator(
+                    task_id="aggregate_checkpoints", from_task="train", method=declaration.checkpoints.aggregate
+                )
+            )
+        if declaration.evaluate:
+            steps.append(_evaluate(declaration))
+        if declaration.checkpoints.publish:
+            steps.append(_publish(declaration))
+        for before, after in pairwise(steps):
+            before >> after
+    # The devices of all replicas are held from the start, so all replicas must be able to run at once.
+    dag.max_active_tasks = max(dag.max_active_tasks, declaration.devices.count)
+    return dag
+
+
+def _as_markdown(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}yaml\n{text.rstrip()}\n{fence}\n"
+
+
+def _given(spec: Spec, *names: str) -> dict[str, Any]:
+    """Return those of ``names`` that the file sets."""
+    return {name: getattr(spec, name) for name in names if name in spec.model_fields_set}
+
+
+def _stage(declaration: Declaration) -> TaskGroup:
+    with TaskGroup("stage") as group:
+        for name, spec in declaration.inputs.items():
+            HdfsToLocalOperator(
+                task_id=name,
+                source=spec.uri,
+                input_name=name,
+                hdfs_conn_id=spec.hdfs_conn_id or declaration.hdfs_conn_id,
+            )
+    return group
+
+
+def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
+    devices = declaration.devices
+    return DeviceAvailabilitySensor(
+        task_id="reserve_devices",
+        for_task="train",
+        count=devices.count,
+        mode="reschedule",
+        **_given(devices, "kind", "per_replica", "min_free_memory", "timeout", "poke_interval"),
+    )
+
+
+def _inputs(declaration: Declaration, names: list[str]) -> dict[str, dict[str, str | None]]:
+    return {
+        name: {
+            "source": declaration.inputs[name].uri,
+            "hdfs_conn_id": declaration.inputs[name].hdfs_conn_id or declaration.hdfs_conn_id,
+            "shard": declaration.inputs[name].shard,
+        }
+        for name in names
+    }
+
+
+def _device_timeout(declaration: Declaration) -> dict[str, float]:
+    """Return how long a task waits that must reserve devices of its own."""
+    timeout = declaration.devices.timeout
+    return {} if timeout is None else {"device_timeout": timeout.total_seconds()}
+
+
+def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator, whose class Airflow does not export
+    train, devices = declaration.train, declaration.devices
+    return TensorFlowTrainOperator.partial(
+        task_id="train",
+        count=devices.count,
+        entrypoint=train.entrypoint,
+        inputs=_inputs(declaration, list(declaration.inputs)),
+        require_checkpoint=declaration.checkpoints.aggregate != "none",
+        map_index_template="replica {{ task.replica }}",
+        **_given(devices, "kind", "per_replica", "min_free_memory"),
+        **_device_timeout(declaration),
+        **_given(train, "strategy", "arguments", "environment", "session_config", "api", "python", "start_method"),
+        **_given(train, "restarts", "kill_grace_seconds", "retries", "retry_delay", "execution_timeout"),
+    ).expand(replica=list(range(devices.count)))
+
+
+def _evaluate(declaration: Declaration) -> CheckpointEvaluateOperator:
+    evaluate, train = declaration.evaluate, declaration.train
+    assert evaluate is not None
+    names = evaluate.inputs if evaluate.inputs is not None else list(declaration.inputs)
+    return CheckpointEvaluateOperator(
+        task_id="evaluate",
+        from_task="aggregate_checkpoints",
+        entrypoint=evaluate.entrypoint,
+        inputs=_inputs(declaration, names),
+        **_given(evaluate, "arguments"),
+        **_given(train, "environment", "session_config", "api", "python"),
+        **_given(declaration.devices, "kind"),
+        **_device_timeout(declaration),
+    )
+
+
+def _publish(declaration: Declaration) -> CheckpointPublishOperator:
+    checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
+    return CheckpointPublishOperator(
+        task_id="publish",
+        from_task="aggregate_checkpoints",
+        destination=checkpoints.publish,
+        hdfs_conn_id=checkpoints.hdfs_conn_id or declaration.hdfs_conn_id,
+        **({"evaluation_task": "evaluate", "metric": evaluate.metric, "mode": evaluate.mode} if evaluate else {}),
+    )

@@ -1,0 +1,102 @@
+"""Make the DAGs of declarations known to Airflow, from a DAG file of three lines."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, get_parsing_context
+
+from airflow_tf.pipeline.build import build_dag
+from airflow_tf.pipeline.declaration import check_document
+from airflow_tf.pipeline.errors import InvalidDeclarationError, Problem
+from airflow_tf.pipeline.placeholder import placeholder_dag
+from airflow_tf.pipeline.yaml_reader import Document, read_yaml
+
+SUFFIX = ".tf.yaml"
+
+_log = logging.getLogger(__name__)
+
+
+def load_declarations(namespace: MutableMapping[str, Any], loader_file: str, name: str | None = None) -> None:
+    """Put the DAGs of the declarations beside ``loader_file`` into ``namespace``, a module's ``globals()``.
+
+    With ``name``, of that file only: its errors become the import error that Airflow shows for the loader. Without,
+    of every ``*.tf.yaml`` there: an import error would hide all the DAGs of the folder, so a broken file becomes a
+    placeholder DAG named after the file, with the errors as its documentation.
+
+    Airflow runs the loader again for every task it starts; then only the DAG that it asks for is built.
+
+    :raises InvalidDeclarationError: if ``name`` is given and that file has problems.
+    """
+    folder, wanted = Path(loader_file).absolute().parent, get_parsing_context().dag_id
+    if name is not None:
+        document = read_yaml(folder / name)
+        dags = [build_dag(check_document(document))] if wanted in {None, _dag_id(document)} else []
+    else:
+        dags = _load_folder(folder, wanted)
+    namespace.update({f"dag {dag.dag_id}": dag for dag in dags})  # a key that no variable of the module can have
+
+
+def _load_folder(folder: Path, wanted: str | None) -> list[DAG]:
+    read = {file: _read(file) for file in sorted(folder.glob(f"*{SUFFIX}"))}
+    if not read:
+        _log.warning("No declaration (*%s) in %s", SUFFIX, folder)
+    owners: dict[str, Path] = {}
+    for file, document in read.items():
+        if isinstance(document, Document) and (dag_id := _dag_id(document)):
+            owners.setdefault(dag_id, file)
+    dags = []
+    for file, document in read.items():
+        spare_id = _spare_id(file, owners)
+        if wanted is None or wanted in {spare_id, isinstance(document, Document) and _dag_id(document)}:
+            dags.append(_build(document, spare_id, owners))
+    return dags
+
+
+def _read(file: Path) -> Document | InvalidDeclarationError:
+    try:
+        return read_yaml(file)
+    except InvalidDeclarationError as error:
+        return error
+
+
+def _build(document: Document | InvalidDeclarationError, spare_id: str, owners: dict[str, Path]) -> DAG:
+    """Build the DAG, or the placeholder that says why not."""
+    if isinstance(document, InvalidDeclarationError):
+        errors = str(document)
+    else:
+        try:
+            _check_owner(document, owners)
+            return build_dag(check_document(document))
+        except InvalidDeclarationError as error:
+            errors = str(error)
+        except Exception as error:  # noqa: BLE001  whatever is wrong with one file must not hide the others
+            errors = f"{document.file}: {type(error).__name__}: {error}"
+    _log.error("Broken declaration, shown as DAG %s:\n%s", spare_id, errors)
+    return placeholder_dag(spare_id, errors)
+
+
+def _check_owner(document: Document, owners: dict[str, Path]) -> None:
+    dag_id = _dag_id(document)
+    owner = owners[dag_id] if dag_id else document.file
+    if owner != document.file:
+        path = ("dag_id",)
+        problem = Problem(
+            document.locate(path), path, f"{dag_id!r} is taken", f"{owner.name} declares it", "Rename one."
+        )
+        raise InvalidDeclarationError.of(document.file, [problem])
+
+
+def _dag_id(document: Document) -> str | None:
+    dag_id = document.data.get("dag_id")
+    return dag_id if isinstance(dag_id, str) else None
+
+
+def _spare_id(file: Path, owners: dict[str, Path]) -> str:
+    """Return the id of the file's placeholder: its name, unless another file's DAG is called so."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", file.name.removesuffix(SUFFIX))
+    return name if owners.get(name, file) == file else f"{name}.broken"

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from declarations import VALID, changed, with_lines, write
+
+from airflow_tf.pipeline.declaration import load_declaration
+from airflow_tf.pipeline.errors import InvalidDeclarationError
+
+
+def errors(tmp_path, text):
+    with pytest.raises(InvalidDeclarationError) as caught:
+        load_declaration(write(tmp_path, text))
+    return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_reads_a_valid_declaration(tmp_path):
+    declaration = load_declaration(write(tmp_path)).declaration
+    assert declaration.inputs["holdout"].uri == "hdfs://namenode:8020/holdout/*.csv"
+    assert declaration.devices.timeout == timedelta(hours=2)
+    assert declaration.train.entrypoint == str(tmp_path / "train.py")
+    assert declaration.train.arguments == {"epochs": "{{ params.epochs }}", "rate": 0.001}
+    assert declaration.evaluate
+    assert declaration.evaluate.entrypoint == "package.module:main"
+
+
+@pytest.mark.parametrize("text", [VALID.replace("\n", "\r\n"), "\ufeff" + VALID], ids=["CRLF", "BOM"])
+def test_reads_files_of_other_editors(tmp_path, text):
+    assert load_declaration(write(tmp_path, text)).declaration == load_declaration(write(tmp_path)).declaration
+
+
+def test_a_declaration_needs_a_name_and_a_program_only(tmp_path):
+    declaration = load_declaration(write(tmp_path, "dag_id: x\ntrain: {entrypoint: train.py}\n")).declaration
+    assert declaration.devices.count == 1
+    assert declaration.inputs == {}
+
+
+UNKNOWN_IN_TRAIN = (
+    'churn.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"? Allowed here: api, '
+    "arguments, entrypoint, environment, execution_timeout, kill_grace_seconds, python, restarts, retries, "
+    "retry_delay, session_config, start_method, strategy."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (changed("session_config:", "sesion_config:"), UNKNOWN_IN_TRAIN),
+        (changed("min_free_memory", "min-free-memory"), 'devices.min-free-memory: unknown key. Did you mean "min_free_memory"?'),
+        (with_lines("session_config: {}\n"), '28:1: session_config: unknown key. "session_config" belongs under "train".'),
+        (changed("shard: files", "shards: files"), '7:65: inputs.train.shards: unknown key. Did you mean "shard"?'),
+        (changed("shard: files", "shard: rows"), "7:65: inputs.train.shard: 'rows' is wrong: input should be 'files'"),
+        (changed("count: 2", "count: two"), "10:3: devices.count: 'two' is wrong: input should be a valid integer"),
+        (changed("count: 2", "count: 2.0"), "devices.count: 2.0 is wrong: input should be a valid integer"),
+        (changed("count: 2", "count: yes"), "devices.count: True is wrong: input should be a valid integer"),
+        (changed("count: 2", "count: 0"), "devices.count: 0 is wrong: input should be greater than or equal to 1"),
+        (changed("count: 2", "count: 1025"), "devices.count: 1025 is wrong: input should be less than or equal to 1024"),
+        (changed("count: 2", 'count: "{{ params.n }}"'), "devices.count: a template is not allowed here: this key is read when"),
+        (changed("dag_id: churn", 'dag_id: "{{ x }}"'), "1:1: dag_id: a template is not allowed here"),
+        (changed("dag_id: churn", "dag_id: a b"), "1:1: dag_id: 'a b' cannot be a DAG id. It must match"),
+        (changed("dag_id: churn\n", ""), "1:1: dag_id: missing. Add it."),
+        (changed('"@daily"', '"@dayly"'), "2:1: schedule: '@dayly' is not a schedule"),
+        (changed('"@daily"', '"61 * * * *"'), "schedule: '61 * * * *' is not a schedule: [61 * * * *] is not acceptable"),
+        (changed('"@daily"', "86400"), "schedule: 86400 is wrong: input should be a valid string"),
+        (changed("default: 3", "default: x"), "4:3: params.epochs: the param contradicts itself: 'x' is not of type 'integer'"),
+        (changed("default: 3", "defualt: 3"), "params.epochs: unknown key 'defualt'"),
+        (changed("type: integer", "type: int"), "params.epochs: the param contradicts itself"),
+        (changed(", default: 3", ""), "params.epochs needs a default: a scheduled run has nobody to ask"),
+        (changed("kind: cpu", "kind: gpuu"), "devices.kind: 'gpuu' is wrong: input should be 'auto', 'gpu', 'static' or 'cpu'. Did you mean \"gpu\"?"),
+        (changed("1GiB", "1 parsec"), "devices.min_free_memory: '1 parsec' is not a size. Write it like 10GiB"),
+        (changed("2h", "2 moons"), "devices.timeout: '2 moons' is not a duration. Write it like 30, 90s, 5m or 2h."),
+        (changed("2h", '"{{ x }}"'), "devices.timeout: a template is not allowed here"),
+        (changed("entrypoint: train.py", "entrypoint: trian.py"), "15:3: train.entrypoint: no script 'trian.py': there is no file"),
+        (changed("entrypoint: train.py", "entrypoint: ."), "train.entrypoint: no script '.'"),
+        (changed("rate: 1e-3", "rate: [1]"), "16:46: train.arguments.rate: [1] is not text, a number, true or false"),
+        (changed("rate: 1e-3", "rate: null"), "train.arguments.rate: None is not text"),
+        (changed("rate: 1e-3", "--rate: 1"), "train.arguments.--rate: '--rate' cannot be the name of an argument"),
+        (changed("params.epochs }}", "params.epochs"), "train.arguments.epochs: '{{ params.epochs': malformed template, line 1"),
+        (changed("  retry_delay", "  environment: {TF_CONFIG: x}\n  retry_delay"), "20:17: train.environment.TF_CONFIG: this variable cannot be declared"),
+        (changed("  retry_delay", "  environment: {AIRFLOW_TF_FENCE: x}\n  retry_delay"), "train.environment.AIRFLOW_TF_FENCE: this variable cannot"),
+        (changed("  retry_delay", "  strategy: sync\n  retry_delay"), "train.strategy: 'sync' is wrong: input should be 'independent'"),
+        (changed("  holdout:", "  hold-out:"), "inputs.hold-out: 'hold-out' cannot be the name of an input"),
+        (changed("  holdout:", "  TRAIN:"), "6:1: inputs: 'train' and 'TRAIN' differ only in case"),
+        (changed("[holdout]", "[houldout]"), "evaluate.inputs names 'houldout', which is not declared"),
+        (changed("aggregate: average", "aggregate: none"), "evaluate needs a checkpoint, and checkpoints.aggregate is none"),
+        (changed("average", "best").replace("evaluate:\n  entrypoint: package.module:main\n  metric: mae\n  inputs: [holdout]\n", ""), "checkpoints.aggregate is best, but there is no 'evaluate'"),
+        (changed("models/churn", "models/{{ run_id }}"), "27:3: checkpoints.publish: run_id is not allowed here: the base must be the same"),
+        (with_lines("tags: x\n"), "28:1: tags: 'x' is wrong: input should be a valid list"),
+        (with_lines("tags: [a, 1]\n"), "28:11: tags[1]: 1 is wrong: input should be a valid string"),
+        (VALID.partition("checkpoints:")[0] + "checkpoints:\n", "25:1: checkpoints: None is not a mapping. Write keys with values below it."),
+        (changed("{allow_growth: true}", "{per_process_gpu_memory_fraction: 1.5}"), "19:19: train.session_config.gpu_options.per_process_gpu_memory_fraction: 1.5 is more than the whole device"),
+        (changed("allow_growth", "alow_growth"), '19:19: train.session_config.gpu_options.alow_growth: unknown field of GPUOptions. Did you mean "allow_growth"?'),
+        (changed("allow_soft_placement: true", "allow_soft_placement: 3"), "18:5: train.session_config.allow_soft_placement: must be true or false, not 3"),
+        (changed("allow_soft_placement", "allow_growth"), "train.session_config.allow_growth: unknown field of ConfigProto. It belongs under"),
+        (changed("allow_soft_placement: true", 'allow_soft_placement: "{{ x"'), "train.session_config: '{{ x': malformed template"),
+    ],
+)  # fmt: skip
+def test_each_mistake_has_one_error_with_its_position_and_remedy(tmp_path, text, expected):
+    found = errors(tmp_path, text)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+def test_all_errors_of_a_file_are_reported_at_once_in_order(tmp_path):
+    text = changed("count: 2", "count: two").replace("allow_growth", "alow_growth").replace("metric:", "metrik:")
+    found = errors(tmp_path, text)
+    assert [line.split(": ")[1] for line in found] == [
+        "devices.count",
+        "train.session_config.gpu_options.alow_growth",
+        "evaluate.metric",
+        "evaluate.metrik",
+    ]
+
+
+@pytest.mark.parametrize("value", ["'{{ params.x }}'", "[1, '{{ params.x }}']"])
+def test_templates_in_a_session_config_wait_for_the_run(tmp_path, value):
+    text = changed("allow_soft_placement: true", f"intra_op_parallelism_threads: {value}")
+    if value.startswith("["):
+        text = text.replace("intra_op_parallelism_threads", "device_filters").replace("retry_delay", "api: v1\n  retry_delay")
+    assert load_declaration(write(tmp_path, text)).declaration.train.session_config
+
+
+def test_published_versions_may_go_below_a_base_that_the_installation_names(tmp_path):
+    text = changed("hdfs://namenode:8020/models/churn", "'{{ var.value.models }}/churn'")
+    assert load_declaration(write(tmp_path, text)).declaration.checkpoints.publish == "{{ var.value.models }}/churn"
