@@ -1,0 +1,152 @@
+"""A gang driven as the operators drive it, without Airflow: scripts in, outcomes and log lines out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from airflow_tf.core.devices import DeviceRequest
+from airflow_tf.core.identity import GangKey, RunFolders, View
+from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
+from airflow_tf.core.ledger import Granted, Outcome
+from airflow_tf.core.settings import Settings
+from airflow_tf.ledger import open_ledger
+from airflow_tf.supervisor.acquire import acquire
+from airflow_tf.supervisor.client import GangClient
+from airflow_tf.supervisor.protocol import Attach
+from airflow_tf.supervisor.view import Observer, ReplicaView
+
+DEADLINE_SECONDS = 60.0
+
+
+def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = DEADLINE_SECONDS) -> Any:
+    """Return the first true value of ``condition``; fail at the deadline."""
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {deadline_seconds} s: {what}")
+
+
+@dataclass
+class Watch:
+    """One view in a thread of its own."""
+
+    view: ReplicaView
+    lines: list[str] = field(default_factory=list)
+    infos: list[str] = field(default_factory=list)
+    outcome: Outcome | None = None
+    error: BaseException | None = None
+    thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        try:
+            self.outcome = self.view.watch()
+        except BaseException as error:  # noqa: BLE001 (handed to the test)
+            self.error = error
+
+    def end(self, deadline_seconds: float = DEADLINE_SECONDS) -> Outcome:
+        assert self.thread is not None
+        self.thread.join(deadline_seconds)
+        assert not self.thread.is_alive(), f"no end; infos {self.infos}, output {self.lines}"
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None
+        return self.outcome
+
+    def line(self, prefix: str) -> str:
+        """Wait for a line of output that starts so, and return the rest of it."""
+
+        def find() -> str | None:
+            if self.error is not None:
+                raise self.error
+            lines = [line for text in self.lines for line in text.splitlines()]
+            return next((line[len(prefix) :] + " " for line in lines if line.startswith(prefix)), None)
+
+        return wait_for(find, f"output {prefix!r}").strip()
+
+
+class Gang:
+    """A gang in a private installation."""
+
+    def __init__(self, settings: Settings, tmp_path: Path, *, count: int = 1, start_method: str = "spawn") -> None:
+        self.settings = settings
+        self.ledger = open_ledger(settings)
+        self.count = count
+        self.key = GangKey(self.ledger.ledger_id, "dag", "run", "train")
+        self.folder = RunFolders(settings.home, "dag", "run").gang(self.key)
+        self._code = tmp_path / "code"
+        self._code.mkdir(exist_ok=True)
+        self._launch = GangLaunch(
+            key=self.key.to_json(), count=count, folder=str(self.folder), python=sys.executable,
+            start_method=start_method, environment={}, settings=settings.to_json(),
+        )
+        self.client = GangClient(self._launch)
+        self.ledger.open_gang(self.key, count, str(self.folder))
+
+    def start(self, script: str, *, replica: int = 0, try_number: int = 1, first_try: int = 1, **fields: Any) -> Watch:
+        """Attach a view whose replica runs ``script``; keyword arguments are fields of the launch or the attach."""
+        path = self._code / f"program_{replica}.py"
+        path.write_text(script)
+        view = View(f"ti-{replica}-{try_number}", try_number, first_try)
+        record = self.ledger.enter(self.key, replica, view)
+        member = self.ledger.member(self.key, replica)
+        if member is None or (member.state == "confirmed" and self.supervisor_pid() is None):
+            granted = acquire(self.ledger, self.settings, self.key, DeviceRequest("cpu"), [replica])
+            assert isinstance(granted, Granted), granted
+            member = granted.members[0]
+        attach_fields = {"tries_left": 0, "orphan_grace_seconds": 30.0}
+        attach_fields |= {name: fields.pop(name) for name in list(fields) if name in attach_fields}
+        defaults: dict[str, Any] = {"require_checkpoint": False, "kill_grace_seconds": 2.0}
+        launch = ReplicaLaunch(
+            replica=replica, count=self.count, entrypoint=str(path), code_folder=str(self._code), **(defaults | fields)
+        )
+        attach = Attach(view=view, generation=record.generation, launch=launch, member=member, **attach_fields)
+        watch = Watch(ReplicaView(self.client, attach, Observer(lambda text: None, lambda text: None)))
+        watch.view.observer = Observer(watch.lines.append, watch.infos.append)
+        watch.thread = threading.Thread(target=watch.run, daemon=True)
+        watch.thread.start()
+        return watch
+
+    def supervisor_pid(self) -> int | None:
+        """Pid of the gang's supervisor, found by its command and folder."""
+        return self._find("airflow_tf.supervisor")
+
+    def zygote_pid(self) -> int | None:
+        """Pid of the gang's zygote (not of its forks)."""
+        return self._find("bootstrap.py", "zygote")
+
+    def _find(self, *words: str) -> int | None:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                command, environment = " ".join(process.cmdline()), process.environ()
+            except psutil.Error:
+                continue
+            if all(word in command for word in words) and environment.get("AIRFLOW_TF_RUN_FOLDER") == str(self.folder):
+                found.append((process.create_time(), process.pid))
+        return min(found)[1] if found else None
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs (a zombie does not)."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(pid: int | None, number: int) -> None:
+    """Send a signal to a process that must be there."""
+    assert pid is not None
+    os.kill(pid, number)
