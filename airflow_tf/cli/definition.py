@@ -17,7 +17,7 @@ from airflow.cli.cli_config import (
 _COMMANDS = "airflow_tf.cli.commands"
 
 
-def _arg(*flags: str, **options: Any) -> Arg:  # noqa: ANN401  options of argparse
+def _arg(*flags: str, **options: Any) -> Arg:
     return Arg(flags, **options)  # type: ignore[no-untyped-call]
 
 

@@ -54,7 +54,7 @@ def build_dag(loaded: Loaded) -> DAG:
         if declaration.evaluate:
             steps.append(_evaluate(declaration))
         if declaration.checkpoints.publish:
-            steps.append(_publish(declaration))
+            steps.append(_publish(declaration, declaration.checkpoints.publish))
         for before, after in pairwise(steps):
             before >> after
     # The devices of all replicas are held from the start, so all replicas must be able to run at once.
@@ -146,12 +146,12 @@ def _evaluate(declaration: Declaration) -> CheckpointEvaluateOperator:
     )
 
 
-def _publish(declaration: Declaration) -> CheckpointPublishOperator:
+def _publish(declaration: Declaration, base: str) -> CheckpointPublishOperator:
     checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
     return CheckpointPublishOperator(
         task_id="publish",
         from_task="aggregate_checkpoints",
-        destination=checkpoints.publish,
+        destination=base,
         hdfs_conn_id=checkpoints.hdfs_conn_id or declaration.hdfs_conn_id,
         **({"evaluation_task": "evaluate", "metric": evaluate.metric, "mode": evaluate.mode} if evaluate else {}),
     )

@@ -15,7 +15,7 @@ class BrokenDeclarationOperator(BaseOperator):
     :param errors: the text to fail with.
     """
 
-    def __init__(self, *, errors: str, **kwargs: Any) -> None:  # noqa: ANN401  Airflow's own arguments
+    def __init__(self, *, errors: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.errors = errors
 

@@ -117,7 +117,9 @@ def test_all_errors_of_a_file_are_reported_at_once_in_order(tmp_path):
 def test_templates_in_a_session_config_wait_for_the_run(tmp_path, value):
     text = changed("allow_soft_placement: true", f"intra_op_parallelism_threads: {value}")
     if value.startswith("["):
-        text = text.replace("intra_op_parallelism_threads", "device_filters").replace("retry_delay", "api: v1\n  retry_delay")
+        text = text.replace("intra_op_parallelism_threads", "device_filters").replace(
+            "retry_delay", "api: v1\n  retry_delay"
+        )
     assert load_declaration(write(tmp_path, text)).declaration.train.session_config
 
 

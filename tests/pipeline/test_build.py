@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.serialization.serialized_objects import DagSerialization
+from declarations import VALID, changed, with_lines, write
+
+from airflow_tf.pipeline.build import load_dag
+
+MINIMAL = "dag_id: x\ntrain: {entrypoint: train.py}\ncheckpoints: {aggregate: none}\n"
+NO_EVALUATION = VALID.partition("evaluate:")[0] + "checkpoints: {publish: 'file:///models'}\n"
+
+
+def downstream(dag):
+    return {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks}
+
+
+def serialized(dag):
+    return json.dumps(DagSerialization.to_dict(dag), sort_keys=True)
+
+
+def test_builds_the_tasks_in_order(tmp_path):
+    assert downstream(load_dag(write(tmp_path))) == {
+        "stage.train": ["reserve_devices"],
+        "stage.holdout": ["reserve_devices"],
+        "reserve_devices": ["train"],
+        "train": ["aggregate_checkpoints"],
+        "aggregate_checkpoints": ["evaluate"],
+        "evaluate": ["publish"],
+        "publish": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [
+        (MINIMAL, ["reserve_devices", "train"]),
+        (
+            NO_EVALUATION,
+            ["stage.train", "stage.holdout", "reserve_devices", "train", "aggregate_checkpoints", "publish"],
+        ),
+    ],
+)
+def test_leaves_out_what_is_not_declared(tmp_path, text, tasks):
+    assert [task.task_id for task in load_dag(write(tmp_path, text)).tasks] == tasks
+
+
+def test_training_is_mapped_over_literal_replicas(tmp_path):
+    train = load_dag(write(tmp_path)).get_task("train")
+    assert train.expand_input.value == {"replica": [0, 1]}
+    assert train.get_parse_time_mapped_ti_count() == 2
+    assert train.partial_kwargs["count"] == 2
+    assert train.partial_kwargs["require_checkpoint"]
+    assert train.partial_kwargs["entrypoint"] == str(tmp_path / "train.py")
+    assert train.partial_kwargs["arguments"] == {"epochs": "{{ params.epochs }}", "rate": 0.001}
+    assert train.partial_kwargs["inputs"] == {
+        "train": {
+            "source": "hdfs://namenode:8020/churn/{{ run_id }}/*.csv",
+            "hdfs_conn_id": "cluster",
+            "shard": "files",
+        },
+        "holdout": {"source": "hdfs://namenode:8020/holdout/*.csv", "hdfs_conn_id": "cluster", "shard": None},
+    }
+
+
+def test_operators_get_what_was_declared(tmp_path):
+    dag = load_dag(write(tmp_path))
+    stage, reserve = dag.get_task("stage.holdout"), dag.get_task("reserve_devices")
+    assert (stage.source, stage.input_name, stage.hdfs_conn_id) == (
+        "hdfs://namenode:8020/holdout/*.csv",
+        "holdout",
+        "cluster",
+    )
+    assert (reserve.for_task, reserve.count, reserve.kind, reserve.timeout, reserve.mode) == (
+        "train",
+        2,
+        "cpu",
+        7200,
+        "reschedule",
+    )
+    publish = dag.get_task("publish")
+    assert (publish.destination, publish.metric, publish.mode, publish.evaluation_task, publish.hdfs_conn_id) == (
+        "hdfs://namenode:8020/models/churn",
+        "mae",
+        "min",
+        "evaluate",
+        "cluster",
+    )
+    assert list(dag.get_task("evaluate").inputs) == ["holdout"]
+
+
+def test_a_connection_of_an_input_or_of_publishing_goes_before_the_common_one(tmp_path):
+    text = changed("shard: files", "hdfs_conn_id: other").replace("  publish:", "  hdfs_conn_id: third\n  publish:")
+    dag = load_dag(write(tmp_path, text))
+    assert dag.get_task("stage.train").hdfs_conn_id == "other"
+    assert dag.get_task("stage.holdout").hdfs_conn_id == "cluster"
+    assert dag.get_task("publish").hdfs_conn_id == "third"
+
+
+def test_the_declaration_is_the_documentation_and_params_make_the_form(tmp_path):
+    dag = load_dag(write(tmp_path))
+    assert dag.doc_md == f"```yaml\n{VALID}```\n"
+    assert dag.params.get_param("epochs").schema == {"type": "integer", "minimum": 1}
+    assert dag.params["epochs"] == 3
+
+
+def test_all_replicas_may_run_at_once(tmp_path):
+    dag = load_dag(write(tmp_path, changed("count: 2", "count: 40")))
+    assert dag.max_active_tasks == 40
+
+
+def test_the_same_file_gives_the_same_serialized_dag(tmp_path):
+    file = write(tmp_path, with_lines("tags: [b, a, c]\n"))
+    first = serialized(load_dag(file))
+    assert serialized(load_dag(file)) == first
+    assert " object at 0x" not in first
+    assert serialized(load_dag(write(tmp_path, with_lines("tags: [b, a, d]\n")))) != first

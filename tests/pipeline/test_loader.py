@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.definitions.dag import DAG
+from airflow.sdk.exceptions import AirflowFailException
+from declarations import VALID, changed, write
+
+from airflow_tf.pipeline import load_declarations
+from airflow_tf.pipeline.errors import InvalidDeclarationError
+
+FOLDER_LOADER = (
+    "from airflow_tf.pipeline import load_declarations  # airflow dag\n\nload_declarations(globals(), __file__)\n"
+)
+MISSPELT = changed("session_config:", "sesion_config:")
+
+
+def named(dag_id, text=VALID):
+    return text.replace("dag_id: churn", f"dag_id: {dag_id}")
+
+
+def load(folder, *name):
+    namespace = {}
+    load_declarations(namespace, str(folder / "loader.py"), *name)
+    return {dag.dag_id: dag for dag in namespace.values()}
+
+
+@pytest.fixture
+def wanted(monkeypatch):
+    def want(dag_id):
+        monkeypatch.setenv("AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)
+        monkeypatch.setattr("airflow_tf.pipeline.loader.get_parsing_context", lambda: type("C", (), {"dag_id": dag_id}))
+
+    return want
+
+
+def test_airflow_finds_the_dags_of_a_folder_with_one_bad_file_among_five(tmp_path):
+    for name in "abcd":
+        write(tmp_path, named(name), f"{name}.tf.yaml")
+    write(tmp_path, MISSPELT, "bad.tf.yaml")
+    (tmp_path / "loader.py").write_text(FOLDER_LOADER)
+    bag = DagBag(str(tmp_path), include_examples=False, bundle_name="test")
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == ["a", "b", "bad", "c", "d"]
+    assert {dag_id for dag_id, dag in bag.dags.items() if "broken" in dag.tags} == {"bad"}
+
+
+def test_a_placeholder_shows_the_errors_and_fails_with_them(tmp_path):
+    write(tmp_path, MISSPELT, "bad.tf.yaml")
+    dag = load(tmp_path)["bad"]
+    assert 'bad.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"?' in dag.doc_md
+    [task] = dag.tasks
+    with pytest.raises(AirflowFailException, match=r"bad\.tf\.yaml:17:3: train\.sesion_config"):
+        task.execute({})
+
+
+@pytest.mark.parametrize("text", ["", "a: [", b"\xff\xfea", "- x", "dag_id: 3"], ids=repr)
+def test_no_file_is_too_broken_for_a_placeholder(tmp_path, text):
+    write(tmp_path, text, "bad file.tf.yaml")
+    write(tmp_path)
+    assert sorted(load(tmp_path)) == ["bad_file", "churn"]
+
+
+def test_two_declarations_of_one_dag_leave_the_first_and_show_the_second_as_broken(tmp_path):
+    write(tmp_path, name="a.tf.yaml")
+    write(tmp_path, name="b.tf.yaml")
+    dags = load(tmp_path)
+    assert sorted(dags) == ["b", "churn"]
+    assert "b.tf.yaml:1:1: dag_id: 'churn' is taken: a.tf.yaml declares it." in dags["b"].doc_md
+
+
+def test_a_placeholder_never_takes_the_name_of_a_good_dag(tmp_path):
+    write(tmp_path, MISSPELT, "x.tf.yaml")
+    write(tmp_path, named("x"), "y.tf.yaml")
+    dags = load(tmp_path)
+    assert sorted(dags) == ["x", "x.broken"]
+    assert "broken" not in dags["x"].tags
+
+
+def test_an_unexpected_error_hides_only_its_own_dag(tmp_path, monkeypatch):
+    def explode(loaded):
+        if loaded.declaration.dag_id == "a":
+            raise RuntimeError("boom")
+        return DAG(loaded.declaration.dag_id)
+
+    monkeypatch.setattr("airflow_tf.pipeline.loader.build_dag", explode)
+    write(tmp_path, named("a"), "a.tf.yaml")
+    write(tmp_path, named("b"), "b.tf.yaml")
+    dags = load(tmp_path)
+    assert "a.tf.yaml: RuntimeError: boom" in dags["a"].doc_md
+    assert "broken" not in dags["b"].tags
+
+
+def test_only_the_wanted_dag_is_built(tmp_path, wanted):
+    for name in "abc":
+        write(tmp_path, named(f"dag_{name}"), f"{name}.tf.yaml")
+    wanted("dag_b")
+    assert list(load(tmp_path)) == ["dag_b"]
+
+
+def test_a_wanted_placeholder_is_found(tmp_path, wanted):
+    write(tmp_path, named("other", MISSPELT), "bad.tf.yaml")
+    write(tmp_path)
+    wanted("bad")
+    assert list(load(tmp_path)) == ["bad"]
+
+
+def test_a_loader_of_one_file_raises_its_errors(tmp_path):
+    write(tmp_path, MISSPELT, "bad.tf.yaml")
+    with pytest.raises(InvalidDeclarationError, match=r"bad\.tf\.yaml:17:3: train\.sesion_config"):
+        load(tmp_path, "bad.tf.yaml")
+
+
+def test_airflow_shows_the_errors_of_a_loader_of_one_file(tmp_path):
+    write(tmp_path, MISSPELT, "bad.tf.yaml")
+    write(tmp_path)
+    for name in ("bad", "churn"):
+        loader = FOLDER_LOADER.replace("__file__", f"__file__, '{name}.tf.yaml'")
+        (tmp_path / f"{name}.py").write_text(loader)
+    bag = DagBag(str(tmp_path), include_examples=False, bundle_name="test")
+    assert sorted(bag.dags) == ["churn"]
+    [error] = bag.import_errors.values()
+    assert 'bad.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"?' in error
+
+
+def test_a_loader_of_one_file_builds_nothing_for_another_dag(tmp_path, wanted):
+    write(tmp_path)
+    wanted("other")
+    assert load(tmp_path, "churn.tf.yaml") == {}
+    wanted("churn")
+    assert list(load(tmp_path, "churn.tf.yaml")) == ["churn"]
+
+
+def test_an_empty_folder_is_reported(tmp_path, caplog):
+    assert load(tmp_path) == {}
+    assert "No declaration" in caplog.text
