@@ -1,0 +1,40 @@
+"""Parsing DAGs must cost no TensorFlow: every Airflow process does it, again and again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DAGS = Path(__file__).parents[2] / "dags"
+HEAVY = ("tensorflow", "keras", "hdfs_native", "hdfs", "pynvml", "pandas")
+FOUND = f"; import sys; print([name for name in {HEAVY} if name in sys.modules])"
+
+
+def loaded(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code + FOUND], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert loaded("import airflow_tf") == "[]"
+
+
+@pytest.mark.airflow
+def test_parsing_every_dag_loads_nothing_heavy(airflow_database):
+    code = f"""
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({str(DAGS)!r}, bundle_name="test")
+assert not bag.import_errors, bag.import_errors
+assert "flights" in bag.dags, sorted(bag.dags)
+"""
+    assert loaded(code.strip() + "\n0") == "[]"
+
+
+def test_the_check_can_fail():
+    assert loaded("import sys; sys.modules['keras'] = sys") == "['keras']"
