@@ -22,7 +22,10 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedInput:
-    """A staged input: local folder, files and how they came there. Small enough for XCom without ``files``."""
+    """A staged input: local folder, files and how they came there. Small enough for XCom without ``files``.
+
+    ``boot`` names the boot of the host that staged it: the files are not flushed to disk, so another boot checks them.
+    """
 
     source: str
     folder: str
@@ -31,6 +34,7 @@ class StagedInput:
     cached_bytes: int = 0
     seconds: float = 0.0
     skipped: tuple[str, ...] = ()
+    boot: str = ""
 
     @property
     def total_bytes(self) -> int:

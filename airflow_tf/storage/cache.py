@@ -1,0 +1,198 @@
+"""The staging cache: whole, read-only files addressed by what they are a copy of.
+
+An entry appears by one rename under the name ``<key>.<crc32c>.<boot id>``, so it is never seen half-written and needs
+no index. A file being written lies in ``partial/<key>`` under a lock that dies with its writer. An entry is in use
+while it has more than one hard link. Nothing is flushed to disk: an entry that another boot of the host wrote is
+read and compared with its checksum before its first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import google_crc32c
+
+from airflow_tf.core.errors import StorageError, StorageNoSpaceError
+from airflow_tf.core.units import format_bytes
+from airflow_tf.storage.base import CHUNK_BYTES
+
+_POLL_SECONDS = 0.1
+_MOST_ROUNDS = 100
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A whole file of the cache and its CRC32C."""
+
+    path: Path
+    crc32c: int
+    was_cached: bool
+
+
+def boot_id() -> str:
+    """Return eight hex digits that are new after each boot of this host."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip().replace("-", "")[:8]
+
+
+def free_bytes(folder: Path) -> int:
+    """Return what an ordinary user may still write on the folder's file system."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+class Cache:
+    """One user's cache below ``folder``, kept near ``budget_bytes`` by removing what was used longest ago.
+
+    ``tick`` is called whenever something moves: bytes verified here, or bytes written by another process for which
+    this one waits.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int, boot: str, tick: Callable[[], None]) -> None:
+        self._entries, self._partial = folder / "entries", folder / "partial"
+        self._folder, self._budget_bytes, self._boot, self._tick = folder, budget_bytes, boot, tick
+        for made in (folder, self._entries, self._partial):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def remove_abandoned(self) -> None:
+        """Remove what killed writers left: their locks are free."""
+        for path in self._partial.iterdir():
+            with contextlib.suppress(OSError), path.open("rb") as file:  # being written, or already gone
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+    def find(self, key: str) -> Entry | None:
+        """Return the entry of ``key``; one of another boot only if its checksum holds."""
+        for found in (self._entries / key[:2]).glob(f"{key}.*"):
+            path, crc32c, boot = found, int(found.name.split(".")[1], 16), found.name.split(".")[2]
+            with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+                if boot != self._boot:
+                    if self._checksum(path) != crc32c:
+                        path.unlink()
+                        continue
+                    path = found.rename(found.with_name(f"{key}.{crc32c:08x}.{self._boot}"))
+                os.utime(path)
+                return Entry(path, crc32c, was_cached=True)
+        return None
+
+    def _checksum(self, path: Path) -> int:
+        crc32c = 0
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                crc32c = google_crc32c.extend(crc32c, chunk)
+                self._tick()
+        return crc32c
+
+    def make_room(self, need_bytes: int, keep: set[str]) -> None:
+        """Remove unused entries, least recently used first, until ``need_bytes`` more fit the budget and the disk.
+
+        Entries in use and those of the keys ``keep`` stay, even if the budget is exceeded.
+
+        :raises StorageNoSpaceError: if the disk will not hold ``need_bytes``.
+        """
+        found = [(path, path.stat()) for path in self._all()]
+        total = sum(status.st_size for _, status in found)
+        for path, status in sorted(found, key=lambda pair: pair[1].st_mtime_ns):
+            if total + need_bytes <= self._budget_bytes and free_bytes(self._folder) >= need_bytes:
+                return
+            if status.st_nlink == 1 and path.name.partition(".")[0] not in keep:
+                path.unlink(missing_ok=True)
+                total -= status.st_size
+        if (free := free_bytes(self._folder)) < need_bytes:
+            raise self._no_space(need_bytes, free)
+
+    def _all(self) -> Iterator[Path]:
+        for folder in self._entries.iterdir():
+            yield from folder.iterdir()
+
+    def _no_space(self, need_bytes: int, free: int) -> StorageNoSpaceError:
+        return StorageNoSpaceError(
+            f"The disk of {self._folder} is too small",
+            f"{format_bytes(need_bytes)} are needed, {format_bytes(free)} are free",
+            "Free space, or set [airflow_tf] home to a larger disk.",
+        )
+
+    def place(self, key: str, size: int, target: Path, fill: Callable[[IO[bytes]], int]) -> Entry:
+        """Make ``target`` a link to the entry of ``key``, which ``fill`` writes (returning its CRC32C) if need be.
+
+        While another process writes the same entry this one waits for it.
+        """
+        for _ in range(_MOST_ROUNDS):
+            entry = self.find(key) or self._write(key, size, fill)
+            with contextlib.suppress(FileNotFoundError):  # removed before the link was made: again
+                link_or_copy(entry.path, target)
+                return entry
+        raise StorageError(f"{target} was not staged", "the cache loses the file as often as it is copied")
+
+    def _write(self, key: str, size: int, fill: Callable[[IO[bytes]], int]) -> Entry:
+        path = self._partial / key
+        with self._locked(path) as file:
+            if found := self.find(key):  # its writer finished while this process waited
+                path.unlink()
+                return found
+            try:
+                if size:
+                    os.posix_fallocate(file.fileno(), 0, size)
+                crc32c = fill(file)
+                file.flush()
+                os.fchmod(file.fileno(), 0o444)
+                entry = self._entries / key[:2] / f"{key}.{crc32c:08x}.{self._boot}"
+                entry.parent.mkdir(mode=0o700, exist_ok=True)
+                path.rename(entry)
+            except OSError as error:
+                path.unlink(missing_ok=True)
+                if error.errno in _NO_SPACE:
+                    raise self._no_space(size, free_bytes(self._folder)) from error
+                raise
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+        return Entry(entry, crc32c, was_cached=False)
+
+    @contextlib.contextmanager
+    def _locked(self, path: Path) -> Iterator[IO[bytes]]:
+        """Open the partial file under its lock, once no other process writes it."""
+        seen = 0
+        while True:
+            with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if (now := os.fstat(file.fileno()).st_mtime_ns) != seen:
+                        seen = now
+                        self._tick()
+                    time.sleep(_POLL_SECONDS)
+                    continue
+                if _is_same(path, file):  # else it was renamed or removed before the lock was taken
+                    file.truncate()
+                    yield file
+                    return
+
+
+def _is_same(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` a hard link to ``source``; a read-only copy where the file systems do not allow a link."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in {errno.EXDEV, errno.EMLINK, errno.EPERM}:
+            raise
+        with source.open("rb") as original, target.open("wb") as copy:
+            while chunk := original.read(CHUNK_BYTES):
+                copy.write(chunk)
+            os.fchmod(copy.fileno(), 0o444)

@@ -1,0 +1,257 @@
+"""Staging and publishing as the rest of the product calls them: each call runs one mover and watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from airflow_tf.core.errors import DeclarationError, StorageError, StorageUnavailableError, from_payload
+from airflow_tf.core.manifest import PublishManifest, StagedInput
+from airflow_tf.core.units import format_bytes
+from airflow_tf.storage.base import Uri
+from airflow_tf.storage.cache import boot_id, link_or_copy
+from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.staging import building_path, manifest_path
+
+Log = Callable[[str], None]
+
+_LOG_EVERY_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+_READ_BYTES = 1 << 16
+_TAIL_BYTES = 2000
+
+
+def stage(
+    uri: str,
+    *,
+    options: StorageOptions,
+    target: Path,
+    cache_dir: Path,
+    cache_bytes: int,
+    on_progress: Log,
+    stall_seconds: float = 60.0,
+    refresh: bool = False,
+) -> StagedInput:
+    """Make ``target`` a folder of read-only links to copies of all data files that ``uri`` names.
+
+    The manifest lies beside it (:func:`~airflow_tf.storage.staging.manifest_path`). A source that is staged there
+    already is returned without asking the file system, unless ``refresh``. Processes that stage into one folder at
+    the same time wait for each other.
+
+    :raises StorageError: naming the URI, if it cannot be read or the disk will not hold it.
+    :raises StorageUnavailableError: also if nothing moved for ``stall_seconds``.
+    """
+    source = str(Uri.parse(uri))
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(target.with_name(f".{target.name}.lock"), on_progress):
+        if not refresh and (found := _already_staged(source, target)):
+            return found
+        job = {"target": str(target), "cache_dir": str(cache_dir), "cache_bytes": cache_bytes}
+        try:
+            _run_mover("stage", uri, options, job, on_progress, stall_seconds)
+        except BaseException:
+            shutil.rmtree(building_path(target), ignore_errors=True)  # a killed mover could not
+            raise
+        return StagedInput.loads(manifest_path(target).read_text(encoding="utf-8"))
+
+
+def publish(
+    local: Path,
+    destination: str,
+    *,
+    options: StorageOptions,
+    manifest: PublishManifest,
+    on_progress: Log,
+    stall_seconds: float = 60.0,
+) -> str:
+    """Put the manifest's files at ``destination`` with ``manifest.json`` and ``_SUCCESS``, all or nothing; return it.
+
+    Idempotent: the same digest at the destination is a success; a result of ours with a lower fence is replaced.
+
+    :raises StorageExistsError: if the destination is not ours, or newer.
+    :raises PublishError: if a local file is not what the manifest says.
+    :raises StorageUnavailableError: if nothing moved for ``stall_seconds``.
+    """
+    job = {"local": str(local), "manifest": asdict(manifest)}
+    return str(_run_mover("publish", destination, options, job, on_progress, stall_seconds))
+
+
+def probe(uri: str, *, options: StorageOptions, stall_seconds: float = 10.0) -> dict[str, Any]:
+    """Ask for one path and return ``uri``, ``backend``, ``is_dir`` and ``seconds``; raises as :func:`stage` does."""
+    answer: dict[str, Any] = _run_mover("probe", uri, options, {}, lambda _text: None, stall_seconds)
+    return answer
+
+
+def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:
+    """Fill ``folder`` with links to the files of replica ``index`` of ``count`` and return it.
+
+    Every file belongs to one replica. The largest files are dealt first, each to the replica that has the fewest
+    bytes, so the shares are even and the same on every call.
+
+    :raises DeclarationError: if there are fewer files than replicas.
+    """
+    if len(staged.files) < count:
+        raise DeclarationError(
+            f"{staged.source} cannot be shared among {count} replicas",
+            f"it has {len(staged.files)} files and a file is never split",
+            "Write it as more files, use fewer replicas, or leave `shard` out so that each replica gets all.",
+        )
+    loads, share = [0] * count, []
+    for file in sorted(staged.files, key=lambda entry: (-entry.size, entry.name)):
+        chosen = loads.index(min(loads))
+        loads[chosen] += max(file.size, 1)  # empty files are dealt in turn as well
+        if chosen == index:
+            share.append(file.name)
+    building = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(mode=0o700, parents=True)
+    for name in share:
+        link_or_copy(Path(staged.folder) / name, building / name)
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+    return folder
+
+
+def _already_staged(source: str, target: Path) -> StagedInput | None:
+    """Return what the manifest describes, if it is of this source and boot and every file is there."""
+    try:
+        staged = StagedInput.loads(manifest_path(target).read_text(encoding="utf-8"))
+        if (staged.source, staged.folder, staged.boot) != (source, str(target), boot_id()):
+            return None
+        whole = all((target / file.name).stat().st_size == file.size for file in staged.files)
+    except FileNotFoundError:
+        return None
+    return staged if whole else None
+
+
+@contextlib.contextmanager
+def _locked(path: Path, on_progress: Log) -> Iterator[None]:
+    """Hold a lock that ends with this process; waiting has no limit, since its holder's work has one."""
+    with path.open("w") as lock:
+        said = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not said:
+                    on_progress("waiting for another process that stages the same input")
+                    said = True
+                time.sleep(_POLL_SECONDS)
+        yield
+
+
+def _run_mover(
+    action: str, uri: str, options: StorageOptions, job: dict[str, Any], on_progress: Log, stall_seconds: float
+) -> Any:  # noqa: ANN401 -- the job's JSON-plain result
+    whole = job | {
+        "action": action,
+        "uri": uri,
+        "options": options.to_json(),
+        "stall_seconds": stall_seconds,
+        "parent_pid": os.getpid(),
+    }
+    with tempfile.TemporaryFile() as errors:
+        # -P: a module in the working folder must not shadow a library.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "airflow_tf.storage.mover"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        try:
+            return _Watch(process, uri, on_progress, stall_seconds).result(json.dumps(whole).encode(), errors)
+        finally:  # also on KeyboardInterrupt; after the death of this process the kernel does it
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(BrokenPipeError):  # unsent input of a mover that died at once
+                    if pipe:
+                        pipe.close()
+
+
+class _Watch:
+    """Reads one mover's events until its result, with a deadline that only progress postpones."""
+
+    def __init__(self, process: subprocess.Popen[bytes], uri: str, on_progress: Log, stall_seconds: float) -> None:
+        self._process, self._uri = process, uri
+        self._on_progress, self._stall_seconds = on_progress, stall_seconds
+        self._started = self._logged = time.monotonic()
+
+    def result(self, job: bytes, errors: IO[bytes]) -> Any:  # noqa: ANN401 -- the job's JSON-plain result
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it died at once; its exit code tells below
+            self._process.stdin.write(job)
+            self._process.stdin.close()
+        for event in self._events():
+            match event["event"]:
+                case "result":
+                    return event["result"]
+                case "error":
+                    raise from_payload(event["error"])
+                case "note":
+                    self._on_progress(event["text"])
+                case "progress":
+                    self._log_progress(event)
+        code = self._process.wait()
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        tail = errors.read().decode(errors="replace").strip()
+        if code < 0:
+            raise StorageUnavailableError(
+                f"The transfer of {self._uri} ended",
+                f"its process was killed by signal {-code}",
+                "Try again: finished files are not copied twice.",
+            )
+        raise StorageError(f"The transfer of {self._uri} ended", f"its process exited with {code}: {tail}")
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        assert self._process.stdout
+        descriptor, rest = self._process.stdout.fileno(), b""
+        deadline = time.monotonic() + self._stall_seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while True:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise StorageUnavailableError(
+                        f"{self._uri} did not answer for {self._stall_seconds:g} s",
+                        "nothing moved and the call was given up",
+                        "Check that the NameNode and DataNodes answer and are reachable from this host, then retry.",
+                    )
+                data = os.read(descriptor, _READ_BYTES)
+                if not data:
+                    return
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    event: dict[str, Any] = json.loads(line)
+                    if event["event"] == "progress":
+                        deadline = time.monotonic() + self._stall_seconds
+                    yield event
+
+    def _log_progress(self, counts: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if now - self._logged < _LOG_EVERY_SECONDS or not counts["total_bytes"]:
+            return
+        self._logged = now
+        self._on_progress(describe_progress(counts, now - self._started))
+
+
+def describe_progress(counts: dict[str, Any], seconds: float) -> str:
+    """Return a line for people: files, bytes, rate and the time left at that rate."""
+    rate = counts["bytes"] / max(seconds, 1e-3)
+    left = max(0, counts["total_bytes"] - counts["bytes"]) / rate if rate else 0.0
+    return (
+        f"{counts['files']} of {counts['total_files']} files, {format_bytes(counts['bytes'])} of "
+        f"{format_bytes(counts['total_bytes'])}, {rate / 1e6:.1f} MB/s, about {left:.0f} s left"
+    )

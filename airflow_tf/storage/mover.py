@@ -1,0 +1,104 @@
+"""The mover: a process of its own for the I/O of one job, ``python -m airflow_tf.storage.mover``.
+
+The job comes as JSON on standard input (never as an argument: it may hold secrets); events go to standard output, one
+JSON object a line. A hung file system then costs a killed process, not a hung task (:mod:`airflow_tf.storage.client`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_tf.core.errors import AirflowTfError, to_payload
+from airflow_tf.core.manifest import PublishManifest
+from airflow_tf.storage.base import Uri
+from airflow_tf.storage.cache import Cache, boot_id
+from airflow_tf.storage.local import local_error
+from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.progress import Patience, Reporter
+from airflow_tf.storage.publishing import Publisher
+from airflow_tf.storage.registry import open_file_system
+from airflow_tf.storage.staging import Stager
+
+_PR_SET_PDEATHSIG = 1
+_RETRY_SHARE = 0.6  # of the parent's deadline: the mover gives up first and can say why
+
+
+def main() -> int:
+    """Run the job on standard input; exit code 1 if it failed."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is the parent's to handle; it ends this process
+    events = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not break the protocol
+    reporter = Reporter(events)
+    job = json.load(sys.stdin)
+    if os.getppid() != job["parent_pid"]:
+        return 1
+    try:
+        result = _run(job, reporter)
+    except BaseException as error:  # noqa: BLE001 -- a panic of hdfs-native is no Exception; all is reported
+        if not isinstance(error, AirflowTfError):
+            traceback.print_exc()
+        reporter.send("error", error=to_payload(error))
+        return 1
+    reporter.send("result", result=result)
+    return 0
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSON-plain result
+    uri, options = Uri.parse(job["uri"]), StorageOptions.from_json(job["options"])
+    if options.backend == "hdfs" and options.user:
+        os.environ["HADOOP_USER_NAME"] = options.user  # the only way to tell hdfs-native
+    actions: dict[str, Callable[[dict[str, Any], Uri, StorageOptions, Reporter], Any]]
+    actions = {"stage": _stage, "publish": _publish, "probe": _probe}
+    try:
+        return actions[job["action"]](job, uri, options, reporter)
+    except OSError as error:
+        raise local_error(error, job["action"], str(uri)) from error
+
+
+def _stage(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:
+    stager = Stager(
+        uri=uri,
+        options=options,
+        files=open_file_system(uri, options),
+        cache=Cache(Path(job["cache_dir"]), job["cache_bytes"], boot_id(), reporter.tick),
+        reporter=reporter,
+        patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
+    )
+    stager.run(Path(job["target"]))
+
+
+def _publish(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str:
+    publisher = Publisher(
+        uri=uri,
+        files=open_file_system(uri, options),
+        reporter=reporter,
+        patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
+        manifest=PublishManifest(**job["manifest"]),
+    )
+    return publisher.run(Path(job["local"]))
+
+
+def _probe(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:
+    del job, reporter
+    started = time.monotonic()
+    info = open_file_system(uri, options).stat(uri.path)
+    seconds = round(time.monotonic() - started, 3)
+    return {"uri": str(uri), "backend": options.backend, "is_dir": info.is_dir, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

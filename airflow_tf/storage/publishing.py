@@ -1,0 +1,177 @@
+"""Publishing, as it runs in the mover: all files into a temporary directory beside the destination, then one rename.
+
+A reader of the destination sees nothing or the whole, with ``manifest.json`` and ``_SUCCESS``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+import re
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import google_crc32c
+
+from airflow_tf.core.errors import (
+    PublishError,
+    StorageError,
+    StorageExistsError,
+    StorageNotFoundError,
+    StorageUnavailableError,
+)
+from airflow_tf.core.manifest import PublishManifest
+from airflow_tf.core.units import format_bytes
+from airflow_tf.storage.base import CHUNK_BYTES, FileSystem, Uri, exists, read_all
+from airflow_tf.storage.progress import Patience, Reporter
+
+MANIFEST = "manifest.json"
+SUCCESS = "_SUCCESS"
+_MOST_WORKERS = 4
+_LEFTOVER = re.compile(r"^\.airflow_tf-(?:new|old)-(\d+)-(.*)-[0-9a-f]{12}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Publishes one folder at one destination."""
+
+    uri: Uri
+    files: FileSystem
+    reporter: Reporter
+    patience: Patience
+    manifest: PublishManifest
+
+    def run(self, local: Path) -> str:
+        """Publish the manifest's files from ``local`` and return the destination's URI.
+
+        A destination with our digest is a success; one of ours with a lower fence is replaced.
+
+        :raises StorageExistsError: if the destination is not ours, or from a newer attempt.
+        :raises PublishError: if a local file is not what the manifest says.
+        """
+        if self.patience(self._is_published):
+            self.reporter.note(f"{self.uri} already holds this result")
+            return str(self.uri)
+        self.patience(self._remove_leftovers)
+        temporary = self._beside("new", self.manifest.fence)
+        total = sum(entry["size"] for entry in self.manifest.files.values())
+        self.reporter.note(f"publishing {len(self.manifest.files)} files, {format_bytes(total)}, to {self.uri}")
+        self.reporter.expect(len(self.manifest.files), total)
+        try:
+            self._fill(local, temporary)
+            self.patience(lambda: self._move(temporary))
+        finally:
+            with contextlib.suppress(StorageError):  # renamed, or to be removed by the next publisher
+                self.files.delete(temporary)
+        return str(self.uri)
+
+    def _beside(self, kind: str, fence: int) -> str:
+        folder, name = posixpath.split(self.uri.path)
+        # Hadoop's readers skip names that start with a dot, so a folder being filled is never taken for a version.
+        return posixpath.join(folder, f".airflow_tf-{kind}-{fence}-{name}-{uuid.uuid4().hex[:12]}")
+
+    def _remove_leftovers(self) -> None:
+        """Remove what killed publishers of this destination left, except one with a newer fence."""
+        folder, name = posixpath.split(self.uri.path)
+        self.files.make_dirs(folder)
+        for info in list(self.files.list(folder)):
+            match = _LEFTOVER.match(posixpath.basename(info.path))
+            if match and match.group(2) == name and int(match.group(1)) <= self.manifest.fence:
+                self.files.delete(info.path)
+
+    def _fill(self, local: Path, temporary: str) -> None:
+        folders = {posixpath.join(temporary, posixpath.dirname(name)).rstrip("/") for name in self.manifest.files}
+        for folder in sorted(folders | {temporary}):
+            self.patience(partial(self.files.make_dirs, folder))
+        with ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="publish") as pool:
+            futures = [pool.submit(self._upload, local, temporary, name) for name in self.manifest.files]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            if errors := [error for future in done if (error := future.exception())]:
+                self.reporter.cancel()
+                pool.shutdown(cancel_futures=True)
+                raise errors[0]
+        for name, data in ((MANIFEST, self.manifest.dumps().encode()), (SUCCESS, b"")):
+            path = posixpath.join(temporary, name)
+            self.patience(partial(self.files.write, path, [data]))
+            self.reporter.tick()
+
+    def _upload(self, local: Path, temporary: str, name: str) -> None:
+        self.patience(lambda: self.files.write(posixpath.join(temporary, name), self._chunks(local, name)))
+        self.reporter.tick(files=1)
+
+    def _chunks(self, local: Path, name: str) -> Iterator[bytes]:
+        """Yield a local file's bytes, and raise at its end if they are not those of the manifest."""
+        expected, size, crc32c = self.manifest.files[name], 0, 0
+        try:
+            with (local / name).open("rb") as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    size += len(chunk)
+                    crc32c = google_crc32c.extend(crc32c, chunk)
+                    yield chunk
+                    self.reporter.tick(len(chunk))
+        except OSError as error:
+            raise PublishError(f"{local / name} cannot be read", error.strerror or str(error)) from error
+        if (size, crc32c) != (expected["size"], expected["crc32c"]):
+            raise PublishError(
+                f"{local / name} is not the file that the manifest describes",
+                f"{size} bytes with CRC32C {crc32c:08x}, not {expected['size']} with {expected['crc32c']:08x}",
+                "Make the checkpoint again.",
+            )
+
+    def _is_published(self) -> bool:
+        """Tell whether the destination holds this very result; False if it is free or ours to replace."""
+        if not exists(self.files, self.uri.path):
+            return False
+        try:
+            found = json.loads(read_all(self.files, posixpath.join(self.uri.path, MANIFEST)))
+            fence, digest = int(found["fence"]), str(found["digest"])
+        except (StorageNotFoundError, ValueError, KeyError, TypeError) as error:
+            raise StorageExistsError(
+                f"{self.uri} exists",
+                "it has no manifest of airflow_tf, so it is not replaced",
+                "Publish elsewhere, or remove it.",
+            ) from error
+        if digest == self.manifest.digest:
+            return True
+        if fence >= self.manifest.fence:
+            raise StorageExistsError(
+                f"{self.uri} exists",
+                f"it was published under fence {fence}, this result has fence {self.manifest.fence}",
+                "A newer attempt has published; nothing is to be done.",
+            )
+        return False
+
+    def _move(self, temporary: str) -> None:
+        """Rename into place. Whatever the answer, the destination itself is looked at before it counts."""
+        if self._is_published():
+            return
+        aside = None
+        if exists(self.files, self.uri.path):
+            aside = self._beside("old", self.manifest.fence)
+            self.files.rename(self.uri.path, aside)
+        try:
+            self.files.rename(temporary, self.uri.path)
+        except StorageError as error:
+            if aside and not exists(self.files, self.uri.path):
+                self.files.rename(aside, self.uri.path)
+            if isinstance(error, StorageUnavailableError) and self._is_published():
+                return  # the answer was lost, the rename was done
+            raise
+        self._check_arrived(temporary)
+        with contextlib.suppress(StorageError):  # the result is there; the next publisher removes the rest
+            self._remove_leftovers()
+
+    def _check_arrived(self, temporary: str) -> None:
+        inside = posixpath.join(self.uri.path, posixpath.basename(temporary))
+        if exists(
+            self.files, inside
+        ):  # a server that ignores the no-overwrite form has moved it *into* the destination
+            self.files.delete(inside)
+            raise StorageExistsError(f"{self.uri} exists", "another writer made it meanwhile", "Publish elsewhere.")
+        if not self._is_published():
+            raise PublishError(f"{self.uri} does not hold the published result", "another writer replaced it")

@@ -1,0 +1,163 @@
+"""Backend ``webhdfs``: HDFS over HTTP by HdfsCLI, the client of Airflow's own HDFS provider."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+
+from airflow_tf.core.errors import (
+    AirflowTfError,
+    StorageError,
+    StoragePermissionError,
+    StorageUnavailableError,
+)
+from airflow_tf.storage.base import CHUNK_BYTES, FileInfo, Uri
+from airflow_tf.storage.failures import check_length, java_error, storage_error
+from airflow_tf.storage.options import StorageOptions
+
+_TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two bytes
+_LONGEST_REASON = 300
+
+
+class WebHdfsFileSystem:
+    """One HDFS cluster, by WebHDFS; several NameNode URLs are tried in turn."""
+
+    def __init__(self, uri: Uri, options: StorageOptions) -> None:
+        try:
+            import hdfs  # an optional package, loaded in the mover only
+        except ImportError as error:
+            raise AirflowTfError(
+                f"{uri} cannot be reached", "the package hdfs is not installed", "Install airflow-tf[hdfs]."
+            ) from error
+        self._uri = uri
+        self._namenodes = {urlsplit(url).hostname for url in options.url.split(";")}
+        self._hdfs_error: type[Exception] = hdfs.HdfsError
+        self._http_errors = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+        session = requests.Session()
+        session.trust_env = False  # else REQUESTS_CA_BUNDLE overrides verify, and a proxy is asked for the cluster
+        session.verify = options.verify
+        if options.cert:
+            session.cert = (options.cert, options.key) if options.key else options.cert
+        session.headers.update(options.headers)
+        session.cookies.update(options.cookies)
+        if options.password is not None:
+            session.auth = (options.user or "", options.password)
+        self._client: Any = _client(hdfs, options, session)
+
+    @contextlib.contextmanager
+    def _translated(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except AirflowTfError:
+            raise
+        except self._hdfs_error as error:
+            raise _hdfs_failure(error, action, self._uri.at(path)) from error
+        except self._http_errors as error:
+            raise self._http_failure(error, action, self._uri.at(path)) from error
+
+    def _http_failure(self, error: Exception, action: str, uri: str) -> StorageError:
+        reason = str(error)[:_LONGEST_REASON]
+        asked = urlsplit(getattr(getattr(error, "request", None), "url", None) or "")
+        if asked.hostname and asked.hostname not in self._namenodes:
+            reason = f"the NameNode redirected to DataNode {asked.netloc}, which does not serve this host: {reason}"
+        return storage_error(StorageUnavailableError, action, uri, reason)
+
+    def stat(self, path: str) -> FileInfo:
+        """Describe one path."""
+        with self._translated("read", path):
+            return _info(path, self._client.status(path))
+
+    def list(self, path: str) -> Iterator[FileInfo]:
+        """Yield the children of a directory."""
+        with self._translated("list", path):
+            for name, status in self._client.list(path, status=True):
+                yield _info(posixpath.join(path, name), status)
+
+    def read(self, path: str, offset: int, length: int) -> Iterator[bytes]:
+        """Yield ``length`` bytes from ``offset`` on; a DataNode that dies meanwhile ends the stream with an error."""
+        if length <= 0:
+            return
+        with (
+            self._translated("read", path),
+            self._client.read(path, offset=offset, length=length, chunk_size=CHUNK_BYTES) as chunks,
+        ):
+            yield from chunks
+
+    def write(self, path: str, chunks: Iterable[bytes]) -> int:
+        """Create or replace a file, and check the length that the NameNode has recorded."""
+        length = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal length
+            for chunk in chunks:
+                length += len(chunk)
+                yield chunk
+
+        try:
+            with self._translated("write", path):
+                self._client.write(path, data=counted(), overwrite=True)
+            check_length(length, self.stat(path).size, self._uri.at(path))
+        except BaseException:
+            with contextlib.suppress(StorageError):  # the first error is the one to tell
+                self.delete(path)
+            raise
+        return length
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file or directory without replacing.
+
+        A plain RENAME moves *into* an existing directory and answers OK; ``renameoptions=NONE`` asks for the form
+        that refuses. HttpFS ignores the option, so callers that must be sure look at the target afterwards.
+        """
+        with self._translated(f"rename {source} to", target):
+            self._client._rename(source, destination=target, renameoptions="NONE")  # noqa: SLF001 -- rename() cannot
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a directory with all below it."""
+        with self._translated("delete", path):
+            self._client.delete(path, recursive=True)
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents."""
+        with self._translated("create", path):
+            self._client.makedirs(path)
+
+
+def _client(hdfs: Any, options: StorageOptions, session: Any) -> Any:  # noqa: ANN401 -- untyped, optional package
+    if not options.kerberos:
+        return hdfs.InsecureClient(options.url, user=options.user, session=session, timeout=_TIMEOUT_SECONDS)
+    try:
+        from hdfs.ext.kerberos import KerberosClient  # needs requests-kerberos, which few have
+    except ImportError as error:
+        raise AirflowTfError(
+            f"{options.url} cannot be reached with Kerberos", f"{error.name} is missing", "Install hdfs[kerberos]."
+        ) from error
+    return KerberosClient(options.url, session=session, timeout=_TIMEOUT_SECONDS)
+
+
+def _info(path: str, status: dict[str, Any]) -> FileInfo:
+    return FileInfo(
+        path=path,
+        size=status["length"],
+        is_dir=status["type"] == "DIRECTORY",
+        mtime_ms=status["modificationTime"],
+        file_id=str(status.get("fileId", "")),
+    )
+
+
+def _hdfs_failure(error: Any, action: str, uri: str) -> StorageError:  # noqa: ANN401 -- HdfsError of an untyped package
+    message = error.message.decode(errors="replace") if isinstance(error.message, bytes) else str(error.message)
+    if error.exception is not None:
+        return java_error(error.exception, message, action, uri)
+    if "Authentication failure" in message:
+        return storage_error(StoragePermissionError, action, uri, message)
+    if "is not a directory" in message:
+        return storage_error(StorageError, action, uri, "it is a file")
+    why = f"the answer is not Hadoop's: {message[:_LONGEST_REASON]!r}"
+    return storage_error(StorageUnavailableError, action, uri, why)
