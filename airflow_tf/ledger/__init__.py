@@ -1,0 +1,8 @@
+"""The ledger: which gang holds which device, and how every attempt ended. One small SQL schema, SQLite by default."""
+
+from __future__ import annotations
+
+from airflow_tf.ledger.clock import Clock, boot_clock
+from airflow_tf.ledger.store import ConfirmedMember, Ledger, open_ledger
+
+__all__ = ["Clock", "ConfirmedMember", "Ledger", "boot_clock", "open_ledger"]

@@ -1,0 +1,32 @@
+"""The ledger's clock: it goes on while the host sleeps, and nobody can set it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Seconds within an epoch; times of different epochs do not compare. ``wall`` is for display only."""
+
+    epoch: str
+    now: Callable[[], float]
+    wall: Callable[[], datetime] = _utc_now
+
+    def wall_text(self) -> str:
+        """Return the wall time as ISO 8601 in UTC, to the second."""
+        return self.wall().astimezone(UTC).isoformat(timespec="seconds")
+
+
+def boot_clock() -> Clock:
+    """Return CLOCK_BOOTTIME with the boot id as its epoch."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Clock(boot_id, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))

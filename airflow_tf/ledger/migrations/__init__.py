@@ -1,0 +1,1 @@
+"""Migrations of the ledger, run by :mod:`airflow_tf.ledger.migrate`."""
