@@ -77,6 +77,17 @@ class Refused:
         return f"{self.free} of {self.wanted} devices free; " + "; ".join(self.reasons)
 
 
+@dataclass(frozen=True, slots=True)
+class ConfirmedMember:
+    """A member that a supervisor holds: since when on the host's boot clock (seconds), its last attempt's token."""
+
+    member: Member
+    gang_label: str
+    supervisor_pid: int
+    confirmed_seconds: float
+    token: str | None
+
+
 class GangLedger(Protocol):
     """The ledger as seen by those who run gangs. All calls are one transaction each.
 
@@ -102,6 +113,13 @@ class GangLedger(Protocol):
 
     def is_newest_view(self, key: GangKey, replica: int, view: View) -> bool:
         """Tell whether no newer view of this replica has been registered."""
+        ...
+
+    def seconds_waiting(self, key: GangKey, replica: int, view: View) -> float:
+        """Return how long ago ``view`` was entered for the first time; a reschedule does not start it again.
+
+        :raises LedgerError: if a newer view has taken the replica over.
+        """
         ...
 
     def reserve(
@@ -130,6 +148,17 @@ class GangLedger(Protocol):
 
     def release(self, member: Member) -> None:
         """Give the member's devices back (idempotent)."""
+        ...
+
+    def confirmed_on(self, host: Host) -> list[ConfirmedMember]:
+        """Return the confirmed members of a host."""
+        ...
+
+    def revoke(self, member: Member, why: str) -> None:
+        """Take the devices of a member whose supervisor is gone and whose processes are swept.
+
+        Its attempt, if it has not ended, is recorded as lost.
+        """
         ...
 
     def start_attempt(self, key: GangKey, replica: int, generation: int, member: Member, token: str) -> int:

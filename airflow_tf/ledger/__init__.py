@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from airflow_tf.ledger.clock import Clock, boot_clock
-from airflow_tf.ledger.store import ConfirmedMember, Ledger, open_ledger
+from airflow_tf.ledger.store import Ledger, open_ledger
 
-__all__ = ["Clock", "ConfirmedMember", "Ledger", "boot_clock", "open_ledger"]
+__all__ = ["Clock", "Ledger", "boot_clock", "open_ledger"]

@@ -53,9 +53,7 @@ def enter(session: Session, clock: Clock, key: GangKey, replica: int, view: View
             f"it has {gang.count}, numbered from 0",
             "Map the task over the numbers of its replicas, and give their count.",
         )
-    if view.is_newer_than(newest_view(session, key, replica)):
-        values = {"ti_id": view.ti_id, "try_number": view.try_number, "first_try": view.first_try}
-        session.merge(ViewEntry(gang_key=key.key, replica=replica, seen_at=clock.wall_text(), **values))
+    _register(session, clock, key, replica, view)
     current = _current(session, key.key, replica)
     if current is None or view.first_try > current.first_try:
         if current is not None:  # cleared: the new generation is not what was cancelled
@@ -72,10 +70,40 @@ def enter(session: Session, clock: Clock, key: GangKey, replica: int, view: View
     return _record(session, current)
 
 
+def _register(session: Session, clock: Clock, key: GangKey, replica: int, view: View) -> None:
+    """Keep ``view`` if it is the newest; one that comes back, after a reschedule, keeps the time it first came."""
+    row = session.get(ViewEntry, (key.key, replica))
+    newest = None if row is None else _as_view(row)
+    if not view.is_newer_than(newest):
+        return
+    if row is None:
+        row = ViewEntry(gang_key=key.key, replica=replica)
+        session.add(row)
+    if view != newest:
+        row.ti_id, row.try_number, row.first_try = view.ti_id, view.try_number, view.first_try
+        row.epoch, row.entered_seconds = clock.epoch, clock.now()
+    row.seen_at = clock.wall_text()
+
+
+def seconds_waiting(session: Session, clock: Clock, key: GangKey, replica: int, view: View) -> float:
+    """Return how long ago the newest view was entered; within this boot."""
+    row = session.get(ViewEntry, (key.key, replica))
+    if row is None or _as_view(row) != view:
+        raise LedgerError(
+            f"try {view.try_number} no longer owns replica {replica} of {key.label}",
+            "a newer try has taken it over" if row is not None else "it was never entered",
+        )
+    return clock.now() - row.entered_seconds if row.epoch == clock.epoch else clock.now()
+
+
 def newest_view(session: Session, key: GangKey, replica: int) -> View | None:
     """Return the newest view of a replica that was registered."""
     row = session.get(ViewEntry, (key.key, replica))
-    return None if row is None else View(row.ti_id, row.try_number, row.first_try)
+    return None if row is None else _as_view(row)
+
+
+def _as_view(row: ViewEntry) -> View:
+    return View(row.ti_id, row.try_number, row.first_try)
 
 
 def replicas(session: Session, gang_key: str) -> dict[int, ReplicaRecord]:

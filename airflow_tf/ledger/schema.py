@@ -142,6 +142,8 @@ class ViewEntry(Base):
     ti_id: Mapped[str] = mapped_column(String(40))
     try_number: Mapped[int]
     first_try: Mapped[int]
+    epoch: Mapped[str] = mapped_column(String(40))
+    entered_seconds: Mapped[float] = mapped_column(Float)
     seen_at: Mapped[str] = mapped_column(String(40))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import select
@@ -12,7 +11,7 @@ from sqlalchemy.orm import Session
 from airflow_tf.core.devices import DeviceRequest, Host, Member, Reading
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.core.identity import GangKey, View
-from airflow_tf.core.ledger import Granted, Outcome, Refused, ReplicaRecord
+from airflow_tf.core.ledger import ConfirmedMember, Granted, Outcome, Refused, ReplicaRecord
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import replicas as replica_rows
@@ -24,17 +23,6 @@ from airflow_tf.ledger.migrate import migrate
 from airflow_tf.ledger.schema import AttemptEntry, GangEntry, MemberEntry, MetaEntry
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmedMember:
-    """A member that a supervisor holds: who, and since when on the host's boot clock (seconds)."""
-
-    member: Member
-    gang_label: str
-    supervisor_pid: int
-    confirmed_seconds: float
-    token: str | None
 
 
 class Ledger:
@@ -184,6 +172,13 @@ class Ledger:
         """Tell whether no newer view of this replica has been registered."""
         newest = self.read(lambda session: replica_rows.newest_view(session, key, replica))
         return newest is None or not newest.is_newer_than(view) or newest == view
+
+    def seconds_waiting(self, key: GangKey, replica: int, view: View) -> float:
+        """Return how long ago ``view`` was entered for the first time; a reschedule does not start it again.
+
+        :raises LedgerError: if a newer view has taken the replica over.
+        """
+        return self.read(lambda session: replica_rows.seconds_waiting(session, self.clock, key, replica, view))
 
     def start_attempt(self, key: GangKey, replica: int, generation: int, member: Member, token: str) -> int:
         """Record a new attempt in state STARTING and return its number, counted from 1 in its generation.

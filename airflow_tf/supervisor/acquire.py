@@ -13,11 +13,10 @@ import psutil
 from airflow_tf.core.devices import DeviceRequest, Host, Member
 from airflow_tf.core.errors import DevicesBusyError
 from airflow_tf.core.identity import GangKey, digest
-from airflow_tf.core.ledger import Granted, Refused
+from airflow_tf.core.ledger import ConfirmedMember, GangLedger, Granted, Refused
 from airflow_tf.core.settings import Settings
 from airflow_tf.devices.locks import DeviceLock, ensure_lock_folder
 from airflow_tf.devices.registry import read_all
-from airflow_tf.ledger import ConfirmedMember, Ledger
 from airflow_tf.supervisor.sweep import kill_tree, mark_of
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ def this_host() -> Host:
 
 
 def acquire(
-    ledger: Ledger, settings: Settings, key: GangKey, request: DeviceRequest, replicas: Sequence[int]
+    ledger: GangLedger, settings: Settings, key: GangKey, request: DeviceRequest, replicas: Sequence[int]
 ) -> Granted | Refused:
     """Reserve devices of this host for ``replicas``, all or nothing; those that have some keep them.
 
@@ -55,7 +54,7 @@ def acquire(
     return ledger.reserve(key, request, replicas, host, readings)
 
 
-def reclaim(ledger: Ledger, settings: Settings, host: Host) -> list[ConfirmedMember]:
+def reclaim(ledger: GangLedger, settings: Settings, host: Host) -> list[ConfirmedMember]:
     """Take back the devices of supervisors that died on this host; return the members they were taken from.
 
     Only under the devices' locks and after a sweep: a device that is locked, or whose processes will not die, stays.
@@ -81,7 +80,7 @@ def take_devices(member: Member, settings: Settings) -> list[DeviceLock]:
     return locks
 
 
-def _take_back(ledger: Ledger, settings: Settings, found: ConfirmedMember) -> bool:
+def _take_back(ledger: GangLedger, settings: Settings, found: ConfirmedMember) -> bool:
     locks, obstacle = _lock_all(found.member, settings)
     try:
         obstacle = obstacle or _sweep(locks, [found.token] if found.token else [])

@@ -124,6 +124,8 @@ def _create_generations() -> None:
         sa.Column("ti_id", sa.String(40), nullable=False),
         sa.Column("try_number", sa.Integer, nullable=False),
         sa.Column("first_try", sa.Integer, nullable=False),
+        sa.Column("epoch", sa.String(40), nullable=False),
+        sa.Column("entered_seconds", sa.Float, nullable=False),
         sa.Column("seen_at", sa.String(40), nullable=False),
     )
 
