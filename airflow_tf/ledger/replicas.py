@@ -117,7 +117,11 @@ def start_attempt(
     session: Session, clock: Clock, key: GangKey, replica: int, generation: int, member_id: int, token: str
 ) -> int:
     """Record a new attempt; one of this replica that has not ended is lost."""
-    if session.scalar(select(AttemptEntry.token).where(AttemptEntry.token == token)) is not None:
+    same = session.scalars(select(AttemptEntry).where(AttemptEntry.token == token)).one_or_none()
+    if same is not None:
+        where = (same.gang_key, same.replica, same.generation, same.member_id, same.state)
+        if where == (key.key, replica, generation, member_id, AttemptState.STARTING.value):
+            return same.attempt  # the answer to an earlier call was lost
         raise LedgerError(
             f"fencing token {token} was used before", "two attempts would take each other's processes for their own"
         )

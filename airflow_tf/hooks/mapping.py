@@ -1,0 +1,32 @@
+"""Which replicas a training task is mapped over, read from the parsed DAG."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_tf.core.errors import DeclarationError
+
+
+def literal_replicas(dag: Any, task_id: str) -> list[int]:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Return the replica numbers that a task is mapped over; those of an unmapped task are its own, or 0.
+
+    :raises DeclarationError: if there is no such task, or its numbers are not literals.
+    """
+    if not dag.has_task(task_id):
+        known = ", ".join(sorted(dag.task_ids))
+        raise DeclarationError(f"DAG {dag.dag_id} has no task {task_id!r}", todo=f"Use one of: {known}.")
+    task = dag.get_task(task_id)
+    if not task.is_mapped:
+        return [int(getattr(task, "replica", 0))]
+    given = task.expand_input.value
+    if isinstance(given, dict):
+        numbers = given.get("replica")
+    else:
+        numbers = [entry.get("replica") for entry in given] if isinstance(given, list | tuple) else None
+    if not isinstance(numbers, list | tuple) or not all(isinstance(number, int) for number in numbers):
+        raise DeclarationError(
+            f"the replicas of task {task_id} are not known before it runs",
+            "it is not mapped over a literal list of replica numbers",
+            "Give count, or write .expand(replica=[0, 1, 2]).",
+        )
+    return sorted(numbers)
