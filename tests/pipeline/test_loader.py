@@ -81,7 +81,7 @@ def test_an_unexpected_error_hides_only_its_own_dag(tmp_path, monkeypatch):
     def explode(loaded):
         if loaded.declaration.dag_id == "a":
             raise RuntimeError("boom")
-        return DAG(loaded.declaration.dag_id)
+        return DAG(loaded.declaration.dag_id, schedule=None)
 
     monkeypatch.setattr("airflow_tf.pipeline.loader.build_dag", explode)
     write(tmp_path, named("a"), "a.tf.yaml")
