@@ -34,6 +34,7 @@ from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.supervisor.view import Observer, ReplicaView
 
 STRATEGIES = ("independent",)
+MAX_REFUSALS = 3
 
 
 class ReplicaOperator(BaseOperator):
@@ -294,6 +295,7 @@ class ReplicaOperator(BaseOperator):
             )
         )
         self._health_url = "" if run.in_process else execution_api_health_url()
+        refusals = 0
         while True:
             member = claim.member(self.replica)
             self._devices = [device.uuid for device in member.devices]
@@ -301,8 +303,13 @@ class ReplicaOperator(BaseOperator):
             self._view = ReplicaView(client, attach, Observer(self._log_output, self.log.info))
             try:
                 return self._view.watch()
-            except (LedgerError, DevicesBusyError) as error:
+            except DevicesBusyError as error:
                 claim.wait(self.replica, str(error))
+            except LedgerError as error:  # the reservation went while an earlier process of this replica was ended
+                refusals += 1
+                if refusals == MAX_REFUSALS:
+                    raise
+                self.log.info("reserving anew: %s", error)
 
     def _log_output(self, text: str) -> None:
         self.log.info("[%s %s] %s", self.task_id, self.replica, text)

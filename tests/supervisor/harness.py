@@ -79,7 +79,10 @@ class Watch:
 class Gang:
     """A gang in a private installation."""
 
-    def __init__(self, settings: Settings, tmp_path: Path, *, count: int = 1, start_method: str = "spawn") -> None:
+    def __init__(
+        self, settings: Settings, tmp_path: Path, *, count: int = 1, start_method: str = "spawn",
+        python: str = sys.executable,
+    ) -> None:
         self.settings = settings
         self.ledger = open_ledger(settings)
         self.count = count
@@ -88,7 +91,7 @@ class Gang:
         self._code = tmp_path / "code"
         self._code.mkdir(exist_ok=True)
         self._launch = GangLaunch(
-            key=self.key.to_json(), count=count, folder=str(self.folder), python=sys.executable,
+            key=self.key.to_json(), count=count, folder=str(self.folder), python=python,
             start_method=start_method, environment={}, settings=settings.to_json(),
         )
         self.client = GangClient(self._launch)

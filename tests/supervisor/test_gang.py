@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_tf.core.errors import SupervisorLostError, ViewDetachedError
+from airflow_tf.core.errors import LedgerError, SupervisorLostError, ViewDetachedError
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.devices.locks import DeviceLock
@@ -22,8 +24,24 @@ IGNORES_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" 
 
 
 @pytest.fixture
-def gang(settings: Settings, tmp_path: Path) -> Gang:
-    return Gang(settings, tmp_path)
+def make_gang(no_processes_left: None, settings: Settings, tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    """Make gangs whose supervisors are asked to end after the test: one with tries left lingers for a minute."""
+    gangs: list[Gang] = []
+
+    def make(**options: Any) -> Gang:
+        gangs.append(Gang(settings, tmp_path, **options))
+        return gangs[-1]
+
+    yield make
+    for gang in gangs:
+        pid = gang.supervisor_pid()
+        if pid is not None:
+            kill(pid, signal.SIGTERM)
+
+
+@pytest.fixture
+def gang(make_gang: Callable[..., Gang]) -> Gang:
+    return make_gang()
 
 
 def test_a_program_that_ends_well_succeeds_and_gives_its_device_back(gang: Gang, settings: Settings) -> None:
@@ -136,12 +154,13 @@ def test_an_orphan_is_stopped_when_its_grace_is_over(gang: Gang) -> None:
     wait_for(lambda: not is_alive(pid), "the orphan's end")
     wait_for(lambda: gang.ledger.replicas(gang.key)[0].outcome, "its outcome")
     assert gang.ledger.replicas(gang.key)[0].outcome.cause is ExitCause.STOPPED
-    kill(gang.supervisor_pid(), signal.SIGTERM)
 
 
 def test_a_cleared_task_gets_a_new_generation_and_the_old_process_ends(gang: Gang) -> None:
     first = gang.start(SLEEP, tries_left=1)
     pid = int(first.line("pid "))
+    with pytest.raises(LedgerError, match="released"):  # the reservation went with the old process
+        gang.start(PRINT_PID, try_number=2, first_try=2).end()
     second = gang.start(PRINT_PID, try_number=2, first_try=2)
     assert second.end().state is AttemptState.SUCCEEDED
     assert int(second.line("pid ")) != pid
@@ -175,32 +194,26 @@ def test_a_supervisor_asked_to_end_stops_its_replicas_with_grace(gang: Gang) -> 
     assert watch.end().cause is ExitCause.STOPPED
 
 
-def test_the_supervisor_ends_at_once_when_every_replica_is_final(settings: Settings, tmp_path: Path) -> None:
-    gang = Gang(settings, tmp_path, count=2)
+def test_the_supervisor_ends_at_once_when_every_replica_is_final(make_gang: Callable[..., Gang]) -> None:
+    gang = make_gang(count=2)
     assert gang.start("print(0)", replica=0).end().state is AttemptState.SUCCEEDED
     assert gang.supervisor_pid() is not None
     assert gang.start("print(1)", replica=1).end().state is AttemptState.SUCCEEDED
     assert gang.client.wait_gone(10)
 
 
-def test_a_missing_training_interpreter_module_is_said(settings: Settings, tmp_path: Path) -> None:
+def test_an_interpreter_without_tensorflow_is_said(make_gang: Callable[..., Gang], tmp_path: Path) -> None:
     (tmp_path / "python").write_text(f"#!/bin/sh\nexec {os.path.realpath('/bin/false')}\n")
     (tmp_path / "python").chmod(0o755)
-    gang = Gang(settings, tmp_path, start_method="zygote")
-    gang.client._launch = gang.client._launch.__class__(**{**_fields(gang), "python": str(tmp_path / "python")})
+    gang = make_gang(start_method="zygote", python=str(tmp_path / "python"))
     outcome = gang.start("print(1)").end()
     assert outcome.state is AttemptState.FAILED
     assert "cannot import TensorFlow" in outcome.message
 
 
-def _fields(gang: Gang) -> dict[str, object]:
-    launch = gang.client._launch
-    return {name: getattr(launch, name) for name in type(launch).__slots__}
-
-
 @pytest.mark.tensorflow
-def test_a_zygote_forks_replicas_that_carry_their_own_token(settings: Settings, tmp_path: Path) -> None:
-    gang = Gang(settings, tmp_path, count=2, start_method="zygote")
+def test_a_zygote_forks_replicas_that_carry_their_own_token(make_gang: Callable[..., Gang]) -> None:
+    gang = make_gang(count=2, start_method="zygote")
     script = (
         "import os, sys, time\nassert 'tensorflow' in sys.modules\n"
         "print('environ', open('/proc/self/environ').read().split('AIRFLOW_TF_FENCE=')[1].split(chr(0))[0], flush=True)\n"
@@ -214,8 +227,8 @@ def test_a_zygote_forks_replicas_that_carry_their_own_token(settings: Settings, 
 
 
 @pytest.mark.tensorflow
-def test_sigkill_of_the_zygote_kills_its_replicas_and_the_next_try_trains(settings: Settings, tmp_path: Path) -> None:
-    gang = Gang(settings, tmp_path, start_method="zygote")
+def test_sigkill_of_the_zygote_kills_its_replicas_and_the_next_try_trains(make_gang: Callable[..., Gang]) -> None:
+    gang = make_gang(start_method="zygote")
     watch = gang.start(SLEEP, tries_left=1)
     pid = int(watch.line("pid "))
     kill(gang.zygote_pid(), signal.SIGKILL)
