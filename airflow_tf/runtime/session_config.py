@@ -203,6 +203,9 @@ class _SessionDefaults:
             return script  # for TensorFlow to refuse
         result = self._config_class()
         result.CopyFrom(default() if script is None else script)
+        if script is None and self._asked.gpu_options.per_process_gpu_memory_fraction:
+            # The default repeats the limit which the TF2 part made of the fraction; the two exclude each other.
+            result.gpu_options.experimental.ClearField("virtual_devices")
         for path in self._paths:
             if script is not None:
                 self._report_conflict(path, _value(script, path))

@@ -129,6 +129,11 @@ GPU_CASES = [
         ("[[4096.0], [4096.0]] {'gpu_options.per_process_gpu_memory_fraction': "
          "'tf.config.set_logical_device_configuration(memory_limit=4096 MiB)'}"),
     ),
+    (
+        "fraction in a session of an auto replica", "auto", {"gpu_options": {"per_process_gpu_memory_fraction": 0.25}},
+        GRAPH + "o = v1.Session()._config.gpu_options; print(o.per_process_gpu_memory_fraction, len(o.experimental.virtual_devices))",
+        "0.25 0",
+    ),
     ("fraction zero", "tf2", {"gpu_options": {"per_process_gpu_memory_fraction": 0.0}}, "print(report['applied'])", "left to TensorFlow"),
     ("visible", "tf2", {"gpu_options": {"visible_device_list": "1", "allow_growth": True}},
      EFFECTIVE + "print(gpu.visible_device_list, gpu.allow_growth)", "1 True"),
@@ -212,3 +217,11 @@ def test_refusal(source, environment, expected):
 
 def test_the_plan_and_the_replica_apply_the_same_fields():
     assert session_config._SETTERS.keys() == APPLIED.keys()
+
+
+def test_the_shipped_descriptors_are_those_of_the_installed_tensorflow():
+    script = Path(__file__).parents[2] / "scripts" / "build_descriptors.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout
