@@ -24,7 +24,7 @@ def test_tensorflow_restores_the_average_and_it_is_the_mean(tensorflow_checkpoin
             on_progress=lambda done, total, calls=calls: calls.append((done, total)),
         )
         assert calls[-1] == (report.read_bytes, report.read_bytes)
-        assert json.loads(report.to_json())["averaged"] == report.averaged > 0
+        assert json.loads(json.dumps(report.to_json()))["averaged"] == report.averaged > 0
         verify(report.destination)
     assert run_tensorflow("restore.py", root).endswith("restored\n")
 

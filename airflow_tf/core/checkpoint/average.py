@@ -7,11 +7,11 @@ taken from one replica, the one that trained longest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,9 +50,9 @@ class AverageReport:
     written_bytes: int
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> str:
-        """Return the report as JSON text, keys sorted."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return asdict(self)
 
 
 def average(prefixes: Sequence[str], destination: str, *, on_progress: Progress | None = None) -> AverageReport:
