@@ -94,14 +94,25 @@ _OPTIONS = {
     ),
 }
 
+
+def _field(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], "default": None}}
+
+
 _HDFS_CONNECTION = {
     "connection-type": "hdfs_native",
     "hook-class-name": "airflow_tf.hooks.hdfs.HdfsHook",
     "hook-name": "HDFS (native client)",
     "ui-field-behaviour": {
         "hidden-fields": ["schema", "password"],
-        "relabeling": {"host": "NameNode or name service", "login": "HDFS user"},
-        "placeholders": {"host": "namenode.example.com", "port": "8020", "login": "airflow"},
+        "relabeling": {"host": "NameNodes or name service", "login": "HDFS user"},
+        "placeholders": {"host": "nn1.example.com,nn2.example.com", "port": "8020", "login": "airflow"},
     },
-    "conn-fields": {},
+    "conn-fields": {
+        "config": _field("Hadoop properties", "A JSON object of client properties, as in hdfs-site.xml."),
+        "config_dir": _field("Hadoop configuration folder", "Folder with core-site.xml and hdfs-site.xml."),
+        "kerberos_principal": _field("Kerberos principal", "Principal of the keytab."),
+        "kerberos_keytab": _field("Kerberos keytab", "Path of a keytab on the hosts that stage and publish."),
+        "kerberos_cache": _field("Kerberos cache", "Path of a ticket cache, if not the default one."),
+    },
 }

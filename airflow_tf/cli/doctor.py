@@ -196,7 +196,6 @@ def _declaration(file: Path) -> str:
 
 
 def _hdfs(wishes: Wishes) -> str:
-    hook = HdfsHook(wishes.hdfs_conn_id)
-    uri = hook.resolve(wishes.hdfs or "/")
-    probe(uri, options=hook.storage_options(uri))
-    return f"{uri} answers"
+    uri = wishes.hdfs or "hdfs:///"
+    found = probe(uri, options=HdfsHook(wishes.hdfs_conn_id).storage_options(uri))
+    return f"{uri} answered in {found['seconds']} s"

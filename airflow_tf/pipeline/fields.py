@@ -18,11 +18,14 @@ from pydantic_core import PydanticCustomError
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.templates import check_syntax, is_template, variables_of
 from airflow_tf.core.units import parse_bytes, parse_seconds
+from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.registry import BACKENDS
 
 MAX_REPLICAS = 1024
 RESERVED_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG"})
 RESERVED_PREFIX = "AIRFLOW_TF_"
 _STATIC_VARIABLES = {"var", "conn"}
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 REFUSED = "refused"
 """Type of the errors made by :func:`refuse`, which carry what, why and todo."""
@@ -110,6 +113,18 @@ def _entrypoint(value: str, info: ValidationInfo) -> str:
     return str(script.absolute())
 
 
+def _uri(value: str) -> str:
+    """Check the literal part of a storage URI, unless a template makes its beginning."""
+    text = _TEMPLATE.sub("x", value)
+    try:
+        if not _TEMPLATE.match(value) and StorageOptions.from_uri(text).backend not in BACKENDS:
+            known = ", ".join(sorted(BACKENDS))
+            raise refuse(f"unknown scheme in {value!r}", todo=f"Known are: {known}.")
+    except DeclarationError as error:
+        raise reraise(error) from error
+    return value
+
+
 def _static(value: str) -> str:
     """Allow only templates that are the same for all runs: Airflow Variables and connections."""
     check_templates(value)
@@ -131,7 +146,8 @@ Size = Annotated[int | str, BeforeValidator(_size)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Plain = Annotated[Any, AfterValidator(_plain)]
 Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
-StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static)]
+RunUri = Annotated[Templated, AfterValidator(_uri)]
+StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(_uri)]
 DagId = Annotated[Text, name(r"[A-Za-z0-9_.-]{1,250}", "a DAG id")]
 InputName = Annotated[str, name(r"[A-Za-z][A-Za-z0-9_]*", "the name of an input")]
 Arguments = dict[Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of an argument")], Plain]

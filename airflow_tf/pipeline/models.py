@@ -20,10 +20,10 @@ from airflow_tf.pipeline.fields import (
     InputName,
     Natural,
     ReadAtParse,
+    RunUri,
     Seconds,
     Size,
     StaticUri,
-    Templated,
     Text,
     check_templates,
     refuse,
@@ -39,7 +39,7 @@ class Spec(BaseModel):
 class InputSpec(Spec):
     """One staged input. ``shard: files`` gives each replica its share of the files instead of all of them."""
 
-    uri: Templated
+    uri: RunUri
     hdfs_conn_id: Text | None = None
     shard: Annotated[Literal["files"] | None, ReadAtParse] = None
 

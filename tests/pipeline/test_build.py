@@ -49,7 +49,6 @@ def test_leaves_out_what_is_not_declared(tmp_path, text, tasks):
 def test_training_is_mapped_over_literal_replicas(tmp_path):
     train = load_dag(write(tmp_path)).get_task("train")
     assert train.expand_input.value == {"replica": [0, 1]}
-    assert train.get_parse_time_mapped_ti_count() == 2
     assert train.partial_kwargs["count"] == 2
     assert train.partial_kwargs["require_checkpoint"]
     assert train.partial_kwargs["entrypoint"] == str(tmp_path / "train.py")

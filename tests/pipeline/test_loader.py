@@ -39,7 +39,7 @@ def test_airflow_finds_the_dags_of_a_folder_with_one_bad_file_among_five(tmp_pat
         write(tmp_path, named(name), f"{name}.tf.yaml")
     write(tmp_path, MISSPELT, "bad.tf.yaml")
     (tmp_path / "loader.py").write_text(FOLDER_LOADER)
-    bag = DagBag(str(tmp_path), include_examples=False, bundle_name="test")
+    bag = DagBag(str(tmp_path), bundle_name="test")
     assert bag.import_errors == {}
     assert sorted(bag.dags) == ["a", "b", "bad", "c", "d"]
     assert {dag_id for dag_id, dag in bag.dags.items() if "broken" in dag.tags} == {"bad"}
@@ -117,7 +117,7 @@ def test_airflow_shows_the_errors_of_a_loader_of_one_file(tmp_path):
     for name in ("bad", "churn"):
         loader = FOLDER_LOADER.replace("__file__", f"__file__, '{name}.tf.yaml'")
         (tmp_path / f"{name}.py").write_text(loader)
-    bag = DagBag(str(tmp_path), include_examples=False, bundle_name="test")
+    bag = DagBag(str(tmp_path), bundle_name="test")
     assert sorted(bag.dags) == ["churn"]
     [error] = bag.import_errors.values()
     assert 'bad.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"?' in error

@@ -15,6 +15,7 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 
 from airflow_tf.core.settings import Settings
+from airflow_tf.hooks.hdfs import NATIVE_EXTRAS
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.provider_info import get_provider_info
 
@@ -79,7 +80,8 @@ def test_the_connection_form_has_its_fields():
     assert hook
     assert hook.hook_class_name == "airflow_tf.hooks.hdfs.HdfsHook"
     assert "schema" in manager.field_behaviours["hdfs_native"]["hidden_fields"]
-    for field in INFO["connection-types"][0]["conn-fields"]:
+    assert set(INFO["connection-types"][0]["conn-fields"]) == set(NATIVE_EXTRAS)
+    for field in NATIVE_EXTRAS:
         assert f"extra__hdfs_native__{field}" in manager.connection_form_widgets
 
 
