@@ -21,9 +21,9 @@ from airflow_tf.core.errors import DeclarationError, StorageError, StorageUnavai
 from airflow_tf.core.manifest import PublishManifest, StagedInput
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import Uri
-from airflow_tf.storage.cache import boot_id, link_or_copy
+from airflow_tf.storage.cache import link_or_copy
 from airflow_tf.storage.options import StorageOptions
-from airflow_tf.storage.staging import building_path, manifest_path
+from airflow_tf.storage.staging import already_staged, building_path, manifest_path
 
 Log = Callable[[str], None]
 
@@ -56,7 +56,7 @@ def stage(
     source = str(Uri.parse(uri))
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(target.with_name(f".{target.name}.lock"), on_progress):
-        if not refresh and (found := _already_staged(source, target)):
+        if not refresh and (found := already_staged(source, target)):
             return found
         job = {"target": str(target), "cache_dir": str(cache_dir), "cache_bytes": cache_bytes}
         try:
@@ -98,7 +98,8 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:
     """Fill ``folder`` with links to the files of replica ``index`` of ``count`` and return it.
 
     Every file belongs to one replica. The largest files are dealt first, each to the replica that has the fewest
-    bytes, so the shares are even and the same on every call.
+    bytes, so the shares are even and the same on every call. A folder that holds its share already is left alone: a
+    running replica may be reading it.
 
     :raises DeclarationError: if there are fewer files than replicas.
     """
@@ -108,13 +109,10 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:
             f"it has {len(staged.files)} files and a file is never split",
             "Write it as more files, use fewer replicas, or leave `shard` out so that each replica gets all.",
         )
-    loads, share = [0] * count, []
-    for file in sorted(staged.files, key=lambda entry: (-entry.size, entry.name)):
-        chosen = loads.index(min(loads))
-        loads[chosen] += max(file.size, 1)  # empty files are dealt in turn as well
-        if chosen == index:
-            share.append(file.name)
-    building = folder.with_name(f".{folder.name}.new")
+    share = _share(staged, index, count)
+    if _holds(folder, staged, share):
+        return folder
+    building = building_path(folder)
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(mode=0o700, parents=True)
     for name in share:
@@ -124,16 +122,22 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:
     return folder
 
 
-def _already_staged(source: str, target: Path) -> StagedInput | None:
-    """Return what the manifest describes, if it is of this source and boot and every file is there."""
-    try:
-        staged = StagedInput.loads(manifest_path(target).read_text(encoding="utf-8"))
-        if (staged.source, staged.folder, staged.boot) != (source, str(target), boot_id()):
-            return None
-        whole = all((target / file.name).stat().st_size == file.size for file in staged.files)
-    except FileNotFoundError:
-        return None
-    return staged if whole else None
+def _share(staged: StagedInput, index: int, count: int) -> set[str]:
+    """Return the names of the files of one replica."""
+    loads: list[int] = [0] * count
+    share = set()
+    for file in sorted(staged.files, key=lambda entry: (-entry.size, entry.name)):
+        chosen = loads.index(min(loads))
+        loads[chosen] += max(file.size, 1)  # empty files are dealt in turn as well
+        if chosen == index:
+            share.add(file.name)
+    return share
+
+
+def _holds(folder: Path, staged: StagedInput, share: set[str]) -> bool:
+    """Tell whether ``folder`` holds just the files of ``share``, as they are staged."""
+    there = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return there.keys() == share and all(path.samefile(Path(staged.folder) / name) for name, path in there.items())
 
 
 @contextlib.contextmanager

@@ -1,0 +1,169 @@
+"""Connections to HDFS: Airflow's own ``webhdfs`` ones unchanged, and ``hdfs_native`` for the RPC protocol."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.sdk import BaseHook, Connection
+
+from airflow_tf.core.errors import AirflowTfError, DeclarationError
+from airflow_tf.storage.base import Uri
+from airflow_tf.storage.client import probe
+from airflow_tf.storage.options import WEBHDFS_PORT, StorageOptions
+
+HDFS_PORT = 8020
+NATIVE_EXTRAS = ("config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+"""Keys that ``extra`` of an ``hdfs_native`` connection may have."""
+
+_NAME_SERVICE = "airflow-tf"
+
+
+class HdfsHook(BaseHook):
+    """Turns a connection into :class:`~airflow_tf.storage.options.StorageOptions`; does no I/O itself.
+
+    :param hdfs_conn_id: id of a connection of type ``hdfs_native`` or ``webhdfs``; None: the URI alone, with the
+        user and the Hadoop configuration (``HADOOP_CONF_DIR``) of the process.
+    """
+
+    conn_name_attr = "hdfs_conn_id"
+    default_conn_name = "hdfs_default"
+    conn_type = "hdfs_native"
+    hook_name = "HDFS (native client)"
+
+    def __init__(self, hdfs_conn_id: str | None = default_conn_name) -> None:
+        super().__init__()
+        self.hdfs_conn_id = hdfs_conn_id
+
+    def storage_options(self, uri: str) -> StorageOptions:
+        """Return how to reach ``uri``; a ``file`` URI needs no connection and ignores it.
+
+        An ``hdfs`` or ``webhdfs`` URI names path and cluster. Over ``webhdfs`` the connection's hosts are asked, since
+        a URI holds the RPC address; over ``hdfs_native`` the URI's own authority is, and the connection's hosts where
+        it has none (``hdfs:///data``).
+
+        :raises DeclarationError: if the connection is of another type or has unknown extras.
+        """
+        by_uri = StorageOptions.from_uri(uri)
+        if self.hdfs_conn_id is None or by_uri.backend == "file":
+            return by_uri
+        connection = self.get_connection(self.hdfs_conn_id)
+        if connection.conn_type == "webhdfs":
+            return _webhdfs_options(connection)
+        if connection.conn_type == self.conn_type:
+            if by_uri.backend != "hdfs":
+                raise DeclarationError(
+                    f"{uri} cannot be read with connection {self.hdfs_conn_id!r}",
+                    f"it is of type {self.conn_type}, which serves hdfs:// URIs",
+                    "Write the URI with hdfs://, or use a connection of type webhdfs.",
+                )
+            return _native_options(connection, Uri.parse(uri))
+        raise DeclarationError(
+            f"connection {self.hdfs_conn_id!r} is of type {connection.conn_type!r}",
+            "HDFS needs hdfs_native or webhdfs",
+            "Change the connection, or name another one as hdfs_conn_id.",
+        )
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Ask for the root folder, within a time limit; used by Airflow's connection form."""
+        try:
+            found = probe("hdfs:///", options=self.storage_options("hdfs:///"))
+        except AirflowTfError as error:
+            return False, str(error)
+        return True, f"the file system answered in {found['seconds']} s"
+
+
+def _native_options(connection: Connection, uri: Uri) -> StorageOptions:
+    extra = connection.extra_dejson
+    if unknown := sorted(set(extra) - set(NATIVE_EXTRAS)):
+        raise DeclarationError(
+            f"connection {connection.conn_id!r} has unknown extras: {', '.join(unknown)}",
+            todo=f"Known are: {', '.join(NATIVE_EXTRAS)}.",
+        )
+    config = extra.get("config") or {}
+    if isinstance(config, str):  # a form field holds text
+        config = _parse(connection, config)
+    if not isinstance(config, dict):
+        raise DeclarationError(
+            f"the extra config of connection {connection.conn_id!r} is not an object of Hadoop properties",
+            todo='Write it like {"dfs.nameservices": "ns", ...}.',
+        )
+    properties = {str(key): str(value) for key, value in config.items()}
+    hosts = [_with_port(host, connection.port, properties) for host in _hosts(connection)]
+    url = ""
+    if not uri.authority and len(hosts) > 1:
+        url = f"hdfs://{_NAME_SERVICE}"
+        properties = _name_service(hosts) | properties
+    elif not uri.authority and hosts:
+        url = f"hdfs://{hosts[0]}"
+    return StorageOptions(
+        backend="hdfs",
+        cluster=f"hdfs://{uri.authority or ','.join(hosts)}",
+        url=url,
+        user=connection.login or None,
+        config=properties,
+        config_dir=extra.get("config_dir"),
+        kerberos_principal=extra.get("kerberos_principal"),
+        kerberos_keytab=extra.get("kerberos_keytab"),
+        kerberos_cache=extra.get("kerberos_cache"),
+    )
+
+
+def _parse(connection: Connection, text: str) -> Any:  # noqa: ANN401 -- checked by the caller
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DeclarationError(
+            f"the extra config of connection {connection.conn_id!r} is no JSON", str(error)
+        ) from error
+
+
+def _with_port(host: str, port: int | None, properties: dict[str, str]) -> str:
+    """Append the port; a name service of the Hadoop properties has none."""
+    if host in properties.get("dfs.nameservices", "").split(",") or ":" in host:
+        return host
+    return f"{host}:{port or HDFS_PORT}"
+
+
+def _name_service(hosts: list[str]) -> dict[str, str]:
+    """Return the Hadoop properties that make several NameNodes one highly available name."""
+    names = {f"nn{index}": host for index, host in enumerate(hosts)}
+    addresses = {f"dfs.namenode.rpc-address.{_NAME_SERVICE}.{name}": host for name, host in names.items()}
+    return addresses | {
+        "dfs.nameservices": _NAME_SERVICE,
+        f"dfs.ha.namenodes.{_NAME_SERVICE}": ",".join(names),
+        f"dfs.client.failover.proxy.provider.{_NAME_SERVICE}": (
+            "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+        ),
+    }
+
+
+def _webhdfs_options(connection: Connection) -> StorageOptions:
+    """Read what the provider's hook reads: hosts, port, login, password, schema and the TLS and HTTP extras.
+
+    Unlike there certificates are verified unless ``verify`` says otherwise.
+    """
+    extra = connection.extra_dejson
+    scheme = "https" if str(extra.get("use_ssl", False)).lower() == "true" else "http"
+    path = f"/{connection.schema}" if connection.schema else ""
+    urls = [f"{scheme}://{host}:{connection.port or WEBHDFS_PORT}{path}" for host in _hosts(connection)]
+    if not urls:
+        raise DeclarationError(f"connection {connection.conn_id!r} has no host", todo="Name the NameNodes.")
+    return StorageOptions(
+        backend="webhdfs",
+        cluster=f"webhdfs://{','.join(_hosts(connection))}:{connection.port or WEBHDFS_PORT}",
+        url=";".join(urls),
+        user=connection.login or None,
+        password=connection.password,
+        kerberos=conf.get("core", "security", fallback="") == "kerberos",
+        verify=extra.get("verify", True),
+        cert=extra.get("cert"),
+        key=extra.get("key"),
+        headers=extra.get("headers") or {},
+        cookies=extra.get("cookies") or {},
+    )
+
+
+def _hosts(connection: Connection) -> list[str]:
+    return [host.strip() for host in (connection.host or "").split(",") if host.strip()]

@@ -1,0 +1,45 @@
+"""Staging for tasks: the staging operator and every training task call the same function."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.manifest import StagedInput
+from airflow_tf.core.settings import Settings
+from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.storage.client import stage
+
+
+class Log(Protocol):
+    """The part of a logger that is used here."""
+
+    def info(self, message: str, /, *arguments: object) -> None:
+        """Log a line, ``%`` style."""
+        ...
+
+
+def ensure_staged(
+    source: str,
+    *,
+    hdfs_conn_id: str | None,
+    folders: RunFolders,
+    input_name: str,
+    settings: Settings,
+    log: Log,
+    refresh: bool = False,
+) -> StagedInput:
+    """Stage ``source`` as an input of this run on this host, unless it is there.
+
+    So it does not matter on which host the staging task ran. ``refresh`` looks at the source again (a cleared staging
+    task); what has not changed still comes from the cache.
+    """
+    return stage(
+        source,
+        options=HdfsHook(hdfs_conn_id).storage_options(source),
+        target=folders.staged(input_name),
+        cache_dir=settings.cache_dir,
+        cache_bytes=settings.cache_bytes,
+        on_progress=lambda text: log.info("%s: %s", input_name, text),
+        refresh=refresh,
+    )

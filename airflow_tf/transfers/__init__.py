@@ -1,0 +1,1 @@
+"""Operators that move data to and from the training host."""

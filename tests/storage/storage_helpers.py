@@ -1,0 +1,52 @@
+"""What the tests of storage share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from airflow_tf.core.manifest import StagedInput
+from airflow_tf.storage import client
+from airflow_tf.storage.options import StorageOptions
+
+
+def movers() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if "airflow_tf.storage.mover" in (p.info["cmdline"] or [])]
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition did not become true in time"
+        time.sleep(0.01)
+    return value
+
+
+class Staging:
+    """Stages into one private cache, and keeps what the log would show."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cache_dir = folder / "cache"
+        self.lines: list[str] = []
+
+    def __call__(self, uri: str, run: str = "run", **changes: Any) -> StagedInput:
+        arguments: dict[str, Any] = {
+            "options": StorageOptions.from_uri(uri),
+            "target": self.folder / run / "data",
+            "cache_dir": self.cache_dir,
+            "cache_bytes": 2**30,
+            "on_progress": self.lines.append,
+            "stall_seconds": 20.0,
+        }
+        return client.stage(uri, **(arguments | changes))
+
+    def cached(self) -> list[Path]:
+        return [path for path in (self.cache_dir / "entries").rglob("*") if path.is_file()]
+
+    def partial(self) -> list[Path]:
+        return list((self.cache_dir / "partial").iterdir())

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_tf.core.errors import DeclarationError, StorageNotFoundError
+from airflow_tf.storage.base import Uri
+from airflow_tf.storage.globs import Selection, expand_braces, select
+from airflow_tf.storage.local import LocalFileSystem
+from airflow_tf.storage.options import StorageOptions
+
+TREE = [
+    "2024/01/part-0.csv",
+    "2024/01/part-1.csv",
+    "2024/01/_SUCCESS",
+    "2024/01/.part-0.csv.crc",
+    "2024/02/part-0.csv",
+    "2024/02/_temporary/0/part-9.csv",
+    "2024/02/part-1.csv._COPYING_",
+    "2025/a1.csv",
+    "2025/b1.csv",
+    "2025/c1.csv",
+    "done/_SUCCESS",
+    "done/._SUCCESS.crc",
+    "hidden/.x",
+    "empty/",
+]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in TREE:
+        path = tmp_path / name
+        if name.endswith("/"):
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name)
+    return tmp_path
+
+
+def chosen(tree: Path, pattern: str) -> Selection:
+    uri = Uri.parse(f"file://{tree}/{pattern}")
+    return select(LocalFileSystem(uri, StorageOptions("file")), uri, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("2024/01/part-0.csv", ["part-0.csv"]),
+        ("2024/01/_SUCCESS", ["_SUCCESS"]),
+        ("2024", ["01/part-0.csv", "01/part-1.csv", "02/part-0.csv"]),
+        ("2024/01/*", ["part-0.csv", "part-1.csv"]),
+        ("2024/*/part-*.csv", ["01/part-0.csv", "01/part-1.csv", "02/part-0.csv"]),
+        ("2024/0[12]", ["01/part-0.csv", "01/part-1.csv", "02/part-0.csv"]),
+        ("202?/*1*", ["2024/01/part-0.csv", "2024/01/part-1.csv", "2025/a1.csv", "2025/b1.csv", "2025/c1.csv"]),
+        ("2025/{a,b}1.csv", ["a1.csv", "b1.csv"]),
+        ("{2024/02,2025}/*.csv", ["2024/02/part-0.csv", "2025/a1.csv", "2025/b1.csv", "2025/c1.csv"]),
+        ("2025/[^a]*", ["b1.csv", "c1.csv"]),
+        ("{2025,2025}/a1.csv", ["2025/a1.csv"]),
+    ],
+)
+def test_names_are_relative_to_the_fixed_part(tree: Path, pattern: str, names: list[str]) -> None:
+    assert sorted(chosen(tree, pattern).files) == names
+
+
+def test_side_files_are_reported(tree: Path) -> None:
+    assert sorted(chosen(tree, "2024").skipped) == [
+        "01/.part-0.csv.crc",
+        "01/_SUCCESS",
+        "02/_temporary",
+        "02/part-1.csv._COPYING_",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("2026/*.csv", "no file matches"),
+        ("2025/*.parquet", "no file matches"),
+        ("done", "0 data files although _SUCCESS exists"),
+        ("d*", "0 data files although _SUCCESS exists"),
+        ("hidden", r"only side files such as \.x"),
+        ("empty", "the folder has no file"),
+        ("missing", "missing"),
+    ],
+)
+def test_a_source_without_data_is_an_error_that_says_why(tree: Path, pattern: str, why: str) -> None:
+    with pytest.raises(StorageNotFoundError, match=why):
+        chosen(tree, pattern)
+
+
+def test_a_dangling_link_fails_when_it_is_read_not_when_it_is_listed(tree: Path) -> None:
+    (tree / "2025" / "d1.csv").symlink_to("nowhere")
+    assert "a1.csv" in chosen(tree, "2025/*").files
+
+
+def test_braces() -> None:
+    assert expand_braces("/a/{b,c{1,2}}/d{,x}") == [
+        "/a/b/d", "/a/b/dx", "/a/c1/d", "/a/c1/dx", "/a/c2/d", "/a/c2/dx",
+    ]  # fmt: skip
+    with pytest.raises(DeclarationError, match="not closed"):
+        expand_braces("/a/{b,c")
+
+
+def test_double_stars_are_refused(tree: Path) -> None:
+    with pytest.raises(DeclarationError, match=r"uses \*\*"):
+        chosen(tree, "**/x.csv")
