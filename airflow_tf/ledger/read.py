@@ -120,7 +120,7 @@ class LedgerReader:
                 seen=row.seen_at,
                 holder=self._holder(session, row),
             )
-            for row, host in session.execute(query).tuples()
+            for row, host in session.execute(query)
         ]
 
     def _holder(self, session: Session, device: DeviceEntry) -> Holder | None:
@@ -189,7 +189,7 @@ class LedgerReader:
                 supervisor_pid=member.supervisor_pid,
                 expires_in_seconds=_time_left(member, now),
             )
-            for member, gang, host in session.execute(query).tuples()
+            for member, gang, host in session.execute(query)
             if not self._is_over(member)
         ]
 

@@ -13,7 +13,7 @@ from airflow_tf.core.identity import GangKey, View
 from airflow_tf.core.ledger import Outcome, ReplicaRecord
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.ledger.clock import Clock
-from airflow_tf.ledger.schema import AttemptEntry, GangEntry, GenerationEntry, ViewEntry
+from airflow_tf.ledger.schema import AttemptEntry, GangEntry, GenerationEntry, MemberEntry, ViewEntry
 
 _LOST = "its supervisor ended without recording an outcome"
 
@@ -212,8 +212,12 @@ def _record(session: Session, current: GenerationEntry) -> ReplicaRecord:
     rows = [
         row for row in _of_replica(session, current.gang_key, current.replica) if row.generation == current.generation
     ]
-    outcome = outcome_of(rows[-1]) if rows else None
-    return ReplicaRecord(current.generation, current.first_try, len(rows), outcome)
+    if not rows:
+        return ReplicaRecord(current.generation, current.first_try, 0, None)
+    member = session.get_one(MemberEntry, rows[-1].member_id)
+    return ReplicaRecord(
+        current.generation, current.first_try, len(rows), outcome_of(rows[-1]), fence=member.reservation_id
+    )
 
 
 def outcome_of(row: AttemptEntry) -> Outcome | None:

@@ -1,0 +1,76 @@
+"""Ledgers to test: one parameter per database, so that another one is added by its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_tf.core.devices import Device, DeviceRequest, Health, Host, Reading
+from airflow_tf.core.identity import GangKey
+from airflow_tf.core.settings import Settings
+from airflow_tf.ledger import Clock, Ledger, open_ledger
+
+HOST = Host("machine-place", "gpu-host", "boot-1")
+
+
+@dataclass
+class FakeTime:
+    """A clock that moves when told to."""
+
+    seconds: float = 1000.0
+    epoch: str = "boot-1"
+
+    def clock(self) -> Clock:
+        start = datetime(2026, 10, 3, 12, 0, tzinfo=UTC)
+        return Clock(self.epoch, lambda: self.seconds, lambda: start + timedelta(seconds=self.seconds - 1000.0))
+
+
+def devices(count: int, kind: str = "cpu", memory_bytes: int | None = None) -> list[Reading]:
+    return [
+        Reading(Device(f"{kind}-{n}", kind, f"{kind} {n}", n, "-1", memory_bytes), Health.FREE) for n in range(count)
+    ]
+
+
+def request(per_replica: int = 1, **others: object) -> DeviceRequest:
+    return replace(DeviceRequest(per_replica=per_replica), **others)
+
+
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest, tmp_path) -> str:
+    """URL of an empty database."""
+    return {"sqlite": f"sqlite:///{tmp_path / 'private' / 'ledger.db'}"}[request.param]
+
+
+@pytest.fixture
+def ledger_settings(settings: Settings, database_url: str) -> Settings:
+    return replace(settings, ledger_url=database_url, reservation_seconds=60.0)
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def ledger(ledger_settings: Settings, time: FakeTime) -> Iterator[Ledger]:
+    opened = open_ledger(ledger_settings, clock=time.clock())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def gang(ledger: Ledger) -> Callable[[str], GangKey]:
+    return lambda name: GangKey(ledger.ledger_id, name, "run x", "train")
+
+
+@pytest.fixture
+def reserve(ledger: Ledger, gang: Callable[[str], GangKey]) -> Callable[..., object]:
+    """Reserve for a gang by its name."""
+
+    def call(name: str, replicas: Sequence[int], readings: Sequence[Reading], **demands: object) -> object:
+        return ledger.reserve(gang(name), request(**demands), replicas, HOST, readings)
+
+    return call
