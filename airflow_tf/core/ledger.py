@@ -37,12 +37,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """The current generation of one replica: how often it was started and how its last attempt ended."""
+    """The current generation of one replica: how often it was started and how its last attempt ended.
+
+    ``fence`` is that of the last attempt, 0 before the first.
+    """
 
     generation: int
     first_try: int
     attempts: int
     outcome: Outcome | None
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)

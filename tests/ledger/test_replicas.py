@@ -94,10 +94,10 @@ def test_attempts_are_counted_in_their_generation_and_the_last_outcome_is_told(l
     assert ledger.replicas(key)[0].outcome is None
     ledger.end_attempt(key, 0, 1, 2, DONE)
     record = ledger.replicas(key)[0]
-    assert (record.attempts, record.outcome) == (2, DONE)
+    assert (record.attempts, record.outcome, record.fence) == (2, DONE, member.fence)
     ledger.enter(key, 0, View("c", 3, 3))
     record = ledger.replicas(key)[0]
-    assert (record.generation, record.attempts, record.outcome) == (2, 0, None)
+    assert (record.generation, record.attempts, record.outcome, record.fence) == (2, 0, None, 0)
     assert ledger.start_attempt(key, 0, 2, member, "t3") == 1
 
 
