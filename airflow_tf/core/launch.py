@@ -86,7 +86,7 @@ class ReplicaLaunch:
     memory_bytes: int | None = None
     seed: int = 0
 
-    def for_attempt(self, **changes: Any) -> ReplicaLaunch:  # noqa: ANN401 (fields of this class, checked by replace)
+    def for_attempt(self, **changes: Any) -> ReplicaLaunch:
         """Return a copy with the supervisor's fields set."""
         return replace(self, **changes)
 

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 from airflow.sdk import BaseOperator, Context
 
 from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.errors import CheckpointError, DeclarationError
 from airflow_tf.core.identity import GangKey, RunFolders, digest
-from airflow_tf.core.ledger import GangLedger
+from airflow_tf.core.ledger import ReplicaRecord
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.states import AttemptState
 from airflow_tf.hooks.airflow_run import TaskRun
@@ -26,6 +27,7 @@ from airflow_tf.storage.client import publish
 
 AVERAGE = "average"
 METHODS = (AVERAGE, "best")
+_CHUNK_BYTES = 4 * 2**20
 
 
 class CheckpointAggregateOperator(BaseOperator):
@@ -54,7 +56,8 @@ class CheckpointAggregateOperator(BaseOperator):
             run, settings = TaskRun.from_context(context), load_settings()
             ledger = open_ledger(settings)
             key = run.gang(ledger.ledger_id, self.from_task)
-            candidates = replica_checkpoints(ledger, key)
+            records = ledger.replicas(key)
+            candidates = replica_checkpoints(key, records)
             chosen = next(iter(candidates)) if len(candidates) == 1 else None
             if self.method == AVERAGE and chosen is None:
                 candidates[AVERAGE] = self._average(list(candidates.values()), run.folders(settings))
@@ -63,7 +66,7 @@ class CheckpointAggregateOperator(BaseOperator):
                 "candidates": candidates,
                 "chosen": chosen,
                 "method": self.method,
-                "fence": ledger.last_fence(key),
+                "fence": max(record.fence for record in records.values()),
             }
 
     def _average(self, prefixes: Sequence[str], folders: RunFolders) -> str:
@@ -78,12 +81,11 @@ class CheckpointAggregateOperator(BaseOperator):
         return str(destination)
 
 
-def replica_checkpoints(ledger: GangLedger, key: GangKey) -> dict[str, str]:
+def replica_checkpoints(key: GangKey, records: Mapping[int, ReplicaRecord]) -> dict[str, str]:
     """Return ``replica-<n>`` -> checkpoint prefix of every replica's current generation.
 
     :raises CheckpointError: if a replica has no durable success, or no checkpoint.
     """
-    records = ledger.replicas(key)
     if not records:
         raise CheckpointError(
             f"task {key.task_id!r} has trained nothing in run {key.run_id}",
@@ -111,7 +113,7 @@ class CheckpointPublishOperator(BaseOperator):
     :param evaluation_task: task id of the evaluation, if any.
     :param metric: name of the metric that decides; by default the only one.
     :param mode: ``min`` or ``max``.
-    :param destination: static base URI, or a path that the connection completes.
+    :param destination: base URI, the same for all runs.
     :return: XCom ``{"uri", "candidate", "metrics", "baselines"}``.
     """
 
@@ -147,22 +149,21 @@ class CheckpointPublishOperator(BaseOperator):
             evaluation = ti.xcom_pull(task_ids=self.evaluation_task) if self.evaluation_task else None
             name = choose(aggregated, evaluation, self.metric, self.mode)
             run, settings = TaskRun.from_context(context), load_settings()
-            hook = HdfsHook(self.hdfs_conn_id)
-            base = hook.resolve(self.destination)
             local = collect(aggregated["candidates"][name], run.folders(settings).root / f"{self.task_id}--model")
+            files = describe(local)
             metrics = (evaluation or {}).get("candidates", {}).get(name, {})
             manifest = PublishManifest(
                 fence=int(aggregated["fence"]),
-                digest=digest(run.dag_id, run.run_id, name, *_sizes(local)),
-                files={},
+                digest=digest(run.dag_id, run.run_id, json.dumps(files, sort_keys=True)),
+                files=files,
                 metrics=metrics,
                 origin={"dag_id": run.dag_id, "run_id": run.run_id, "candidate": name, "evaluation": evaluation or {}},
             )
             version = version_name(context["dag_run"].run_after, run)
             uri = publish(
                 local,
-                f"{base.rstrip('/')}/{version}",
-                options=hook.storage_options(base),
+                f"{self.destination.rstrip('/')}/{version}",
+                options=HdfsHook(self.hdfs_conn_id).storage_options(self.destination),
                 manifest=manifest,
                 on_progress=self.log.info,
             )
@@ -203,7 +204,7 @@ def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, 
     sign = 1.0 if mode == "min" else -1.0
     # The aggregate comes first: it is taken unless it is worse than the best replica.
     order = sorted(candidates, key=lambda name: name != aggregated["chosen"])
-    return min(order, key=lambda name: sign * float(scores[name][metric]))
+    return str(min(order, key=lambda name: sign * float(scores[name][metric])))
 
 
 def _only_metric(scores: Mapping[str, Mapping[str, float]]) -> str:
@@ -235,5 +236,13 @@ def collect(prefix: str, folder: Path) -> Path:
     return folder
 
 
-def _sizes(folder: Path) -> list[str]:
-    return [f"{path.name}:{path.stat().st_size}" for path in sorted(folder.iterdir())]
+def describe(folder: Path) -> dict[str, dict[str, int]]:
+    """Return name -> size in bytes and CRC32C of every file in ``folder``."""
+    found: dict[str, dict[str, int]] = {}
+    for path in sorted(folder.iterdir()):
+        checksum, size = 0, 0
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                checksum, size = google_crc32c.extend(checksum, chunk), size + len(chunk)
+        found[path.name] = {"size": size, "crc32c": checksum}
+    return found

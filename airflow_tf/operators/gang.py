@@ -7,7 +7,6 @@ import datetime as dt
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from logging import Logger
 from pathlib import Path
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
@@ -19,6 +18,7 @@ from airflow_tf.core.ledger import GangLedger, Refused
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
 from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.staging import Log
 from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.supervisor.client import has_supervisor
 
@@ -45,7 +45,7 @@ class DeviceClaim:
     key: GangKey
     request: DeviceRequest
     run: TaskRun
-    log: Logger
+    log: Log
     timeout_seconds: float
     gang_folder: Path
 
@@ -82,4 +82,5 @@ class DeviceClaim:
         if self.run.in_process:
             time.sleep(LOOK_SECONDS)
             return
-        raise AirflowRescheduleException(dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=LOOK_SECONDS))
+        later = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=LOOK_SECONDS)
+        raise AirflowRescheduleException(later)  # type: ignore[no-untyped-call]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
@@ -23,6 +23,7 @@ from airflow_tf.core.templates import coerce
 from airflow_tf.core.units import parse_bytes, parse_seconds
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable
+from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
 from airflow_tf.ledger import open_ledger
@@ -75,7 +76,7 @@ class ReplicaOperator(BaseOperator):
         environment: Mapping[str, str] | None = None,
         session_config: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
-        api: str = "auto",
+        api: Literal["auto", "v1", "tf2"] = "auto",
         python: str | None = None,
         start_method: str = "zygote",
         restarts: int | str = 0,
@@ -113,7 +114,7 @@ class ReplicaOperator(BaseOperator):
     def _do_render_template_fields(
         self,
         parent: Any,  # noqa: ANN401 (Airflow's signature)
-        template_fields: Collection[str],
+        template_fields: Iterable[str],
         context: Context,
         jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
         seen_oids: set[int],
@@ -196,7 +197,7 @@ class ReplicaOperator(BaseOperator):
             api=self.api,
             require_checkpoint=self.require_checkpoint,
             kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
-            restarts=coerce(self.restarts, "int", "restarts"),
+            restarts=int(coerce(self.restarts, "int", "restarts")),
         )
 
     def _config_context(self, settings: Settings) -> ConfigContext:
@@ -215,8 +216,7 @@ class ReplicaOperator(BaseOperator):
         """Return the number of replicas: as declared, or the number of literal mapped instances."""
         if self.count is not None:
             return self.count
-        task = context["dag"].get_task(self.task_id)
-        return int(task.get_parse_time_mapped_ti_count()) if task.is_mapped else 1
+        return len(literal_replicas(context["dag"], self.task_id)) or 1
 
     def _entrypoint(self, dag_folder: Path) -> tuple[str, str]:
         """Return the entrypoint as the replica needs it, and the folder its imports come from.

@@ -54,7 +54,7 @@ class GangSupervisor:
         self._seats: dict[int, Seat] = {}
         self._processes: dict[int, ReplicaProcess] = {}
         self._early_exits: dict[int, int] = {}
-        self._locks: dict[int, list[DeviceLock]] = {}
+        self._locks: dict[int, list[DeviceLock]] = {}  # by replica number
         self._connections: set[Connection] = set()
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._ledger: GangLedger | None = None
@@ -169,7 +169,7 @@ class GangSupervisor:
         """Confirm the member in the ledger, then take its devices' locks."""
         await self._on_ledger(lambda ledger: ledger.confirm(member, os.getpid()))
         try:
-            self._locks[member.reservation_id] = await asyncio.to_thread(take_devices, member, self._settings)
+            self._locks[member.replica] = await asyncio.to_thread(take_devices, member, self._settings)
         except AirflowTfError:
             await self._on_ledger(lambda ledger: ledger.release(member))
             raise
@@ -178,13 +178,14 @@ class GangSupervisor:
         """Drop the locks and release the member; a quarantined device stays locked and confirmed."""
         if quarantined:
             return
-        for lock in self._locks.pop(member.reservation_id, []):
+        for lock in self._locks.pop(member.replica, []):
+            lock.write_token("")  # swept: whoever comes next has nothing to look for
             lock.release()
         await self._insist(lambda ledger: ledger.release(member))
 
     async def record_start(self, seat: Seat, member: Member, token: str) -> int:
         """Write the token into the locks, record the attempt, return its number."""
-        for lock in self._locks[member.reservation_id]:
+        for lock in self._locks[member.replica]:
             lock.write_token(token)
         return await self._insist(
             lambda ledger: ledger.start_attempt(self._key, seat.number, seat.generation, member, token)

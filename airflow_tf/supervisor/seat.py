@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from airflow_tf.core.checkpoint.completeness import latest_complete
 from airflow_tf.core.devices import Member
-from airflow_tf.core.errors import AirflowTfError, SupervisorLostError, to_payload
+from airflow_tf.core.errors import AirflowTfError, CheckpointError, SupervisorLostError, to_payload
 from airflow_tf.core.identity import View, digest, make_token
 from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
@@ -178,6 +178,8 @@ class Seat:
         self.attempt_folder = folder
         marks: list[ProcessMark] = []
         try:
+            launch = launch.for_attempt(resume_from=await asyncio.to_thread(resume_point, launch.checkpoint_folder))
+            launch.write(folder / "launch.json")
             status = await self._run_process(launch, folder, marks)
             failure = None
         except AirflowTfError as error:
@@ -190,27 +192,23 @@ class Seat:
         return outcome, survivors
 
     def _complete(self, launch: ReplicaLaunch, member: Member) -> ReplicaLaunch:
-        """Fill in what only the supervisor knows, make the folders and write the launch for the replica."""
+        """Fill in what only the supervisor knows, and make the folders."""
         home = results.replica_folder(self._gang_folder, self.number, self.generation)
         folder, checkpoints = home / f"attempt-{self.attempt}", home / "checkpoints"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         checkpoints.mkdir(mode=0o700, exist_ok=True)
-        found = latest_complete(checkpoints)
         memories = [device.memory_bytes for device in member.devices]
         known = [memory for memory in memories if memory is not None]
-        launch = launch.for_attempt(
+        return launch.for_attempt(
             generation=self.generation,
             attempt=self.attempt,
             token=self._token,
             folder=str(folder),
             checkpoint_folder=str(checkpoints),
-            resume_from=found.prefix,
             visible_devices=",".join(device.visible for device in member.devices) or "-1",
             memory_bytes=min(known) if known and len(known) == len(memories) else None,
             seed=int(digest(self._gang_folder, self.number, self.generation), 16),
         )
-        launch.write(folder / "launch.json")
-        return launch
 
     async def _run_process(self, launch: ReplicaLaunch, folder: Path, marks: list[ProcessMark]) -> int | None:
         """Start the process and wait for its end, or end it when asked; return its wait status."""
@@ -264,3 +262,20 @@ class Seat:
                 steps=results.read_metrics(folder),
             )
         )
+
+
+def resume_point(checkpoint_folder: str) -> str | None:
+    """Return the last complete checkpoint of this generation, None where none was ever finished.
+
+    :raises CheckpointError: if there were checkpoints and none can be read: to start from scratch would hide the loss.
+    """
+    found = latest_complete(Path(checkpoint_folder))
+    for skipped in found.skipped:
+        log.warning("passed over %s: %s", skipped.path, skipped.reason)
+    if found.prefix is None and found.skipped:
+        raise CheckpointError(
+            f"the checkpoints in {checkpoint_folder} cannot be read, and training does not start from scratch silently",
+            "; ".join(f"{skipped.path}: {skipped.reason}" for skipped in found.skipped),
+            "Repair or remove them, or clear the task: that opens a new, empty generation.",
+        )
+    return found.prefix

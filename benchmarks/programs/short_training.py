@@ -22,7 +22,7 @@ def main() -> None:
     features = tf.random.normal((1024, 4), seed=1)
     labels = features @ tf.constant([[1.0], [2.0], [3.0], [4.0]])
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step() -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((features @ weights - labels) ** 2)

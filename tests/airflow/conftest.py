@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.home import ROOT, AirflowHome, local_store
+from tests.airflow.home import ROOT, AirflowHome
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory, flights: Path) -> AirflowHome:
     """A migrated Airflow home with the example; input and output below the flights' folder."""
-    made = AirflowHome(tmp_path_factory.mktemp("airflow"), local_store(flights))
+    made = AirflowHome(tmp_path_factory.mktemp("airflow"), (flights / "flights").as_uri())
     made.copy_example()
     made.run("db", "migrate")
     return made

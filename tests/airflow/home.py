@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ class AirflowHome:
     """``$AIRFLOW_HOME`` in ``folder`` with a DAG folder of its own; nothing of the caller's Airflow leaks in."""
 
     folder: Path
-    store: str
+    store: str  # URI below which the example finds its data and publishes
     extra: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -41,7 +40,7 @@ class AirflowHome:
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__AIRFLOW_TF__LOCK_DIR": str(self.folder / "locks"),
             "AIRFLOW__AIRFLOW_TF__CPU_SLOTS": "2",
-            "AIRFLOW_CONN_FLIGHTS": self.store,
+            "AIRFLOW_VAR_FLIGHTS": self.store,
             "TF_CPP_MIN_LOG_LEVEL": "2",
             **self.extra,
         }
@@ -62,7 +61,7 @@ class AirflowHome:
     def copy_example(self) -> None:
         self.dags.mkdir(parents=True, exist_ok=True)
         (self.folder / "locks").mkdir(exist_ok=True)
-        for name in ("flights.tf.yaml", "flights_dag.py", ".airflowignore"):
+        for name in ("flights.tf.yaml", "flights.py", ".airflowignore"):
             shutil.copy(ROOT / "dags" / name, self.dags / name)
         shutil.copytree(ROOT / "dags" / "flights", self.dags / "flights", dirs_exist_ok=True)
 
@@ -71,13 +70,13 @@ class AirflowHome:
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            self.command(*words), env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=COMMAND_DEADLINE_SECONDS, check=False,
+            self.command(*words),
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_DEADLINE_SECONDS,
+            check=False,
         )
         assert not check or done.returncode == 0, done.stdout[-6000:]
         return done
-
-
-def local_store(folder: Path) -> str:
-    """A connection whose paths lie below ``folder``."""
-    return json.dumps({"conn_type": "fs", "extra": {"path": str(folder)}})

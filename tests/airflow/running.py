@@ -7,10 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from tests.airflow.home import AirflowHome
@@ -42,8 +40,12 @@ class RunningAirflow:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.home.command("standalone"), env=self.home.environment, stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                self.home.command("standalone"),
+                env=self.home.environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         passwords = self.home.folder / "simple_auth_manager_passwords.json.generated"
         wait_for(lambda: self._healthy() and passwords.exists(), "a healthy Airflow", START_DEADLINE_SECONDS)
@@ -98,7 +100,9 @@ class RunningAirflow:
     def wait_run(self, dag_id: str, run_id: str) -> str:
         """Wait for the end of a run and return its state."""
         wait_for(
-            lambda: self.run_state(dag_id, run_id) in {"success", "failed"}, f"the end of {run_id}", RUN_DEADLINE_SECONDS
+            lambda: self.run_state(dag_id, run_id) in {"success", "failed"},
+            f"the end of {run_id}",
+            RUN_DEADLINE_SECONDS,
         )
         return self.run_state(dag_id, run_id)
 
@@ -109,5 +113,3 @@ class RunningAirflow:
     def log_of(self, dag_id: str, run_id: str, task_id: str, try_number: int, map_index: int = -1) -> str:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}?map_index={map_index}"
         return json.dumps(self._request("GET", path))
-
-

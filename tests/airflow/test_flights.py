@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from airflow_tf.core.checkpoint import BundleReader
+from airflow_tf.core.checkpoint import verify
 from airflow_tf.core.states import AttemptState
+from airflow_tf.testing.hdfs import HdfsCluster
 from tests.airflow.home import AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.tensorflow, pytest.mark.slow]
@@ -61,26 +61,27 @@ def test_tensorflow_restores_the_published_mean_of_the_replicas(run: str, home: 
     prefix = str(published(flights)[0] / "model")
     done = subprocess.run(
         [sys.executable, "-c", RESTORE, str(home.dags / "flights"), prefix, *replicas],
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["difference"] < 1e-6
     assert result["latest"] == prefix
-    assert len(list(BundleReader(prefix).keys())) > 0
+    verify(prefix)
 
 
 def test_nothing_is_left_running_or_reserved(run: str, home: AirflowHome, no_processes_left: None) -> None:
     from airflow_tf.ledger.read import LedgerReader
 
     assert LedgerReader(home.ledger).reservations() == []
-    (gang,) = (home.folder / "airflow_tf" / "runs").glob("flights--*/train--*")
-    assert not (gang / "supervisor.sock").exists() or os.path.exists(gang / "supervisor.lock")
 
 
 @pytest.mark.usefixtures("no_processes_left")
 def test_one_replica_alone_by_tasks_test(home: AirflowHome, run: str) -> None:
     before = set((home.folder / "airflow_tf" / "runs").iterdir())
-    home.run("tasks", "test", "flights", "train", "--map-index", "1", "--env-vars", "{}")
+    home.run("tasks", "test", "flights", "train", "--map-index", "1")
     (folder,) = set((home.folder / "airflow_tf" / "runs").iterdir()) - before
     results = list(folder.glob("train--*/replica-1/generation-1/attempt-1/result.json"))
     assert len(results) == 1
@@ -89,20 +90,18 @@ def test_one_replica_alone_by_tasks_test(home: AirflowHome, run: str) -> None:
 
 @pytest.mark.hdfs
 @pytest.mark.usefixtures("no_processes_left")
-def test_the_same_declaration_on_a_real_hdfs(home: AirflowHome, flights: Path, hdfs_cluster: object) -> None:
-    uri = str(hdfs_cluster.uri)  # type: ignore[attr-defined]
-    client = hdfs_cluster.client()  # type: ignore[attr-defined]
+def test_the_same_declaration_on_a_real_hdfs(home: AirflowHome, flights: Path, hdfs_cluster: HdfsCluster) -> None:
+    import hdfs_native
+
+    uri = hdfs_cluster.uri
+    client = hdfs_native.Client(uri)
     for path in sorted((flights / "flights").glob("*/*.csv")):
         with client.create(f"/flights/{path.parent.name}/{path.name}") as file:
             file.write(path.read_bytes())
-    host, port = uri.removeprefix("hdfs://").split(":")
-    store = json.dumps({"conn_type": "hdfs_native", "host": host, "port": int(port)})
-    original, home.store = home.store, store
+    original, home.store = home.store, f"{uri}/flights"
     try:
         home.run("dags", "test", "flights", "--conf", '{"epochs": 1}')
     finally:
         home.store = original
     names = {info.path.rpartition("/")[2] for info in client.list_status("/flights/models", recursive=True)}
     assert {"_SUCCESS", "manifest.json", "model.index"} <= names
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from airflow_tf.core.checkpoint import BundleWriter, Entry
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.identity import GangKey, RunFolders, View
 from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
@@ -80,7 +82,12 @@ class Gang:
     """A gang in a private installation."""
 
     def __init__(
-        self, settings: Settings, tmp_path: Path, *, count: int = 1, start_method: str = "spawn",
+        self,
+        settings: Settings,
+        tmp_path: Path,
+        *,
+        count: int = 1,
+        start_method: str = "spawn",
         python: str = sys.executable,
     ) -> None:
         self.settings = settings
@@ -91,8 +98,13 @@ class Gang:
         self._code = tmp_path / "code"
         self._code.mkdir(exist_ok=True)
         self._launch = GangLaunch(
-            key=self.key.to_json(), count=count, folder=str(self.folder), python=python,
-            start_method=start_method, environment={}, settings=settings.to_json(),
+            key=self.key.to_json(),
+            count=count,
+            folder=str(self.folder),
+            python=python,
+            start_method=start_method,
+            environment={},
+            settings=settings.to_json(),
         )
         self.client = GangClient(self._launch)
         self.ledger.open_gang(self.key, count, str(self.folder))
@@ -115,8 +127,9 @@ class Gang:
             replica=replica, count=self.count, entrypoint=str(path), code_folder=str(self._code), **(defaults | fields)
         )
         attach = Attach(view=view, generation=record.generation, launch=launch, member=member, **attach_fields)
-        watch = Watch(ReplicaView(self.client, attach, Observer(lambda text: None, lambda text: None)))
-        watch.view.observer = Observer(watch.lines.append, watch.infos.append)
+        lines: list[str] = []
+        infos: list[str] = []
+        watch = Watch(ReplicaView(self.client, attach, Observer(lines.append, infos.append)), lines, infos)
         watch.thread = threading.Thread(target=watch.run, daemon=True)
         watch.thread.start()
         return watch
@@ -153,3 +166,10 @@ def kill(pid: int | None, number: int) -> None:
     """Send a signal to a process that must be there."""
     assert pid is not None
     os.kill(pid, number)
+
+
+def write_checkpoint(prefix: Path) -> None:
+    """Write a complete checkpoint with one float."""
+    with BundleWriter(str(prefix)) as writer:
+        writer.add(b"weight", Entry(1, (1,), 0, 0, 4, 0), [struct.pack("<f", 1.0)])
+        writer.commit()

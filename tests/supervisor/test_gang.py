@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.errors import LedgerError, SupervisorLostError, ViewDetachedError
+from airflow_tf.core.ledger import Granted
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.devices.locks import DeviceLock
-from tests.supervisor.harness import Gang, is_alive, kill, wait_for
+from airflow_tf.supervisor.acquire import acquire
+from tests.supervisor.harness import Gang, is_alive, kill, wait_for, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -45,7 +48,9 @@ def gang(make_gang: Callable[..., Gang]) -> Gang:
 
 
 def test_a_program_that_ends_well_succeeds_and_gives_its_device_back(gang: Gang, settings: Settings) -> None:
-    watch = gang.start("import os\nprint('replica', os.environ['AIRFLOW_TF_REPLICA'], 'of', os.environ['AIRFLOW_TF_REPLICAS'])")
+    watch = gang.start(
+        "import os\nprint('replica', os.environ['AIRFLOW_TF_REPLICA'], 'of', os.environ['AIRFLOW_TF_REPLICAS'])"
+    )
     outcome = watch.end()
     assert outcome.state is AttemptState.SUCCEEDED
     assert watch.line("replica ") == "0 of 1"
@@ -105,8 +110,7 @@ def test_a_stop_ends_the_whole_tree_even_if_it_ignores_sigterm(gang: Gang) -> No
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import os, signal, time\\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\\nos.setsid()\\ntime.sleep(300)'])\n"
-        "print('child', child.pid, flush=True)\n"
-        + SLEEP
+        "print('child', child.pid, flush=True)\n" + SLEEP
     )
     watch = gang.start(script, kill_grace_seconds=0.5)
     child, pid = int(watch.line("child ")), int(watch.line("pid "))
@@ -176,7 +180,10 @@ def test_a_cancel_by_ledger_stops_the_replica(gang: Gang) -> None:
 
 
 def test_sigkill_of_the_supervisor_leaves_no_replica_and_the_next_try_trains(gang: Gang) -> None:
-    script = IGNORES_TERM.replace("print('pid'", "import subprocess; c = subprocess.Popen(['sleep', '300']); print('child', c.pid, flush=True)\nprint('pid'")
+    script = IGNORES_TERM.replace(
+        "print('pid'",
+        "import subprocess; c = subprocess.Popen(['sleep', '300']); print('child', c.pid, flush=True)\nprint('pid'",
+    )
     watch = gang.start(script, tries_left=1)
     pid, child = int(watch.line("pid ")), int(watch.line("child "))
     kill(gang.supervisor_pid(), signal.SIGKILL)
@@ -217,7 +224,8 @@ def test_a_zygote_forks_replicas_that_carry_their_own_token(make_gang: Callable[
     script = (
         "import os, sys, time\nassert 'tensorflow' in sys.modules\n"
         "print('environ', open('/proc/self/environ').read().split('AIRFLOW_TF_FENCE=')[1].split(chr(0))[0], flush=True)\n"
-        + PRINT_PID + "print('parent', os.getppid(), flush=True)\n"
+        + PRINT_PID
+        + "print('parent', os.getppid(), flush=True)\n"
     )
     first, second = gang.start(script, replica=0), gang.start(script, replica=1)
     assert first.end().state is second.end().state is AttemptState.SUCCEEDED
@@ -236,3 +244,38 @@ def test_sigkill_of_the_zygote_kills_its_replicas_and_the_next_try_trains(make_g
     assert (outcome.state, outcome.cause) == (AttemptState.LOST, ExitCause.INFRASTRUCTURE)
     wait_for(lambda: not is_alive(pid), "the replica's end", deadline_seconds=10)
     assert gang.start(PRINT_PID, try_number=2).end().state is AttemptState.SUCCEEDED
+
+
+def test_the_end_of_one_replica_keeps_its_siblings_device_locked(
+    make_gang: Callable[..., Gang], settings: Settings
+) -> None:
+    gang = make_gang(count=2)
+    granted = acquire(gang.ledger, settings, gang.key, DeviceRequest("cpu"), [0, 1])  # one reservation for both
+    assert isinstance(granted, Granted)
+    devices = {member.replica: member.devices[0].uuid for member in granted.members}
+    first, second = gang.start(SLEEP, replica=0), gang.start(SLEEP, replica=1)
+    first.line("pid ")
+    second.line("pid ")
+    tokens = {number: DeviceLock(settings.lock_dir, uuid).read_token() for number, uuid in devices.items()}
+    assert tokens == {0: first.view._token, 1: second.view._token}
+    first.view.stop("only this one")
+    first.end()
+    locks = {number: DeviceLock(settings.lock_dir, uuid).is_held() for number, uuid in devices.items()}
+    assert locks == {0: False, 1: True}
+    second.view.stop("now this one")
+    second.end()
+
+
+def test_a_try_resumes_from_the_last_checkpoint_and_never_silently_from_scratch(gang: Gang) -> None:
+    first = gang.start("import os, signal\n" + PRINT_PID + "os.kill(os.getpid(), signal.SIGKILL)", tries_left=2)
+    assert first.end().cause is ExitCause.KILLED
+    checkpoints = gang.folder / "replica-0" / "generation-1" / "checkpoints"
+    write_checkpoint(checkpoints / "ck-7")
+    script = "import os\nprint('resumes', os.environ.get('AIRFLOW_TF_RESUME_FROM'))\nraise SystemExit(3)"
+    second = gang.start(script, try_number=2, tries_left=1)
+    second.end()
+    assert second.line("resumes ") == str(checkpoints / "ck-7")
+    (checkpoints / "ck-7.index").write_bytes(b"garbage")
+    third = gang.start(script, try_number=3).end()
+    assert (third.state, third.cause) == (AttemptState.FAILED, ExitCause.CONFIG_REFUSED)
+    assert "does not start from scratch silently" in third.message
