@@ -10,6 +10,7 @@ import tensorflow as tf  # noqa: TID253 - this is a training program: it runs wh
 
 COLUMNS = ("month", "day", "hour", "minute", "distance", "dep_delay", "arr_delay")
 ROWS_PER_BATCH = 1024
+SHUFFLED_ROWS = 200_000  # more than a replica has: lines of a month stand in order of time
 
 # Sizes that these quantities typically have. Constants, not statistics of the data: no second pass over it is needed,
 # and all replicas share them, without which their weights could not be averaged.
@@ -28,7 +29,7 @@ def read(folder: str, *, shuffle_seed: int | None = None) -> tf.data.Dataset:
         lambda file: tf.data.TextLineDataset(file, buffer_size=1 << 20).skip(1), cycle_length=max(len(files), 1)
     )
     if shuffle_seed is not None:
-        lines = lines.shuffle(20 * ROWS_PER_BATCH, seed=shuffle_seed)
+        lines = lines.shuffle(SHUFFLED_ROWS, seed=shuffle_seed)
     return lines.batch(ROWS_PER_BATCH).map(decode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
 
@@ -44,7 +45,7 @@ def decode(lines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 class Model(tf.Module):
     """A linear part plus one hidden layer; the seed gives every replica the same initial weights."""
 
-    def __init__(self, *, hidden: int = 32, seed: int = 1) -> None:
+    def __init__(self, *, hidden: int = 64, seed: int = 1) -> None:
         super().__init__()
         draw = tf.random.Generator.from_seed(seed)
         self.linear = tf.Variable(tf.zeros([4, 1]))

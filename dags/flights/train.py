@@ -55,7 +55,7 @@ def report(step: int, **metrics: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--learning-rate", type=float, default=0.002)
+    parser.add_argument("--learning-rate", type=float, default=0.0025)
     parser.add_argument("--steps-per-report", type=int, default=50)
     options = parser.parse_args()
 
