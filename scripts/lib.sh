@@ -34,6 +34,7 @@ settle_environment() {
     export AIRFLOW__CORE__DAGS_FOLDER=$ROOT/dags
     export AIRFLOW__CORE__PLUGINS_FOLDER=$ROOT/plugins
     export AIRFLOW__CORE__LOAD_EXAMPLES=False
+    export AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION=False # also when dags test meets it first
     export AIRFLOW__AIRFLOW_TF__LOCK_DIR=$STATE/locks # CPU slots of this clone only
     export PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL=2
     mkdir -p "$AIRFLOW_HOME" "$STATE/locks"
