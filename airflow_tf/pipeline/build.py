@@ -126,7 +126,9 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
         **_given(devices, "kind", "per_replica", "min_free_memory"),
         **_device_timeout(declaration),
         **_given(train, "strategy", "arguments", "environment", "session_config", "api", "python", "start_method"),
-        **_given(train, "restarts", "kill_grace_seconds", "retries", "retry_delay", "execution_timeout"),
+        retries=train.retries,
+        retry_delay=train.retry_delay,
+        **_given(train, "restarts", "kill_grace_seconds", "execution_timeout"),
     ).expand(replica=list(range(devices.count)))
 
 

@@ -5,6 +5,7 @@ Defaults that belong to an operator are not repeated here: a key that the file l
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
@@ -56,7 +57,10 @@ class DevicesSpec(Spec):
 
 
 class TrainSpec(Spec):
-    """The training program and how it is run."""
+    """The training program and how it is run.
+
+    Retries are for what dies around the program (a killed worker, a lost host): a program's own error is not retried.
+    """
 
     entrypoint: Entrypoint
     strategy: Annotated[Literal["independent"], ReadAtParse] = "independent"
@@ -68,8 +72,8 @@ class TrainSpec(Spec):
     start_method: Annotated[Literal["zygote", "spawn"], ReadAtParse] = "zygote"
     restarts: Natural = 0
     kill_grace_seconds: Seconds = 30.0
-    retries: Natural = 0
-    retry_delay: Duration | None = None
+    retries: Natural = 2
+    retry_delay: Duration = timedelta(seconds=10)
     execution_timeout: Duration | None = None
 
 

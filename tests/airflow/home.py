@@ -33,6 +33,7 @@ class AirflowHome:
     def environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
         return clean | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # standalone starts `airflow` by name
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW_TF_TEST_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),

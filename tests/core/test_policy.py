@@ -21,7 +21,11 @@ OK, KILLED = 0, signal.SIGKILL
         (Ending(OK, require_checkpoint=False), AttemptState.SUCCEEDED, ExitCause.NONE),
         (Ending(OK, checkpoint="ck-1", stop_reason="late"), AttemptState.SUCCEEDED, ExitCause.NONE),
         (Ending(OK, stop_reason="early"), AttemptState.STOPPED, ExitCause.STOPPED),
-        (Ending(signal.SIGTERM, stop_reason="x", stop_cause=ExitCause.CANCELLED), AttemptState.STOPPED, ExitCause.CANCELLED),
+        (
+            Ending(signal.SIGTERM, stop_reason="x", stop_cause=ExitCause.CANCELLED),
+            AttemptState.STOPPED,
+            ExitCause.CANCELLED,
+        ),
         (Ending(KILLED), AttemptState.FAILED, ExitCause.KILLED),
         (Ending(3 << 8), AttemptState.FAILED, ExitCause.USER_ERROR),
         (Ending(78 << 8, refusal="unknown field"), AttemptState.FAILED, ExitCause.CONFIG_REFUSED),

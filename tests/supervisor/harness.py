@@ -25,6 +25,7 @@ from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.supervisor.client import GangClient
 from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.supervisor.view import Observer, ReplicaView
+from tests.supervisor.processes import supervisor_of, zygote_of
 
 DEADLINE_SECONDS = 60.0
 
@@ -135,23 +136,12 @@ class Gang:
         return watch
 
     def supervisor_pid(self) -> int | None:
-        """Pid of the gang's supervisor, found by its command and folder."""
-        return self._find("airflow_tf.supervisor")
+        """Pid of the gang's supervisor."""
+        return supervisor_of(self.folder)
 
     def zygote_pid(self) -> int | None:
-        """Pid of the gang's zygote (not of its forks)."""
-        return self._find("bootstrap.py", "zygote")
-
-    def _find(self, *words: str) -> int | None:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                command, environment = " ".join(process.cmdline()), process.environ()
-            except psutil.Error:
-                continue
-            if all(word in command for word in words) and environment.get("AIRFLOW_TF_RUN_FOLDER") == str(self.folder):
-                found.append((process.create_time(), process.pid))
-        return min(found)[1] if found else None
+        """Pid of the gang's zygote."""
+        return zygote_of(self.folder)
 
 
 def is_alive(pid: int) -> bool:
