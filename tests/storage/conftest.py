@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from storage_helpers import Staging
+from storage_helpers import Staging, eventually, movers
 
 from airflow_tf.storage.base import FileSystem, Uri
 from airflow_tf.storage.options import StorageOptions
@@ -13,8 +14,10 @@ from airflow_tf.testing.hdfs import HdfsCluster
 
 
 @pytest.fixture(autouse=True)
-def no_mover_left(no_processes_left: None) -> None:
-    """Every test of storage ends without a process of its own."""
+def no_mover_left() -> Iterator[None]:
+    """Every test of storage ends without a process of its own; the shared HDFS may have been restarted."""
+    yield
+    eventually(lambda: movers() == [])
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,20 @@ from airflow_tf.core.manifest import StagedInput
 from airflow_tf.storage import client
 from airflow_tf.storage.options import StorageOptions
 
+SESSION = "AIRFLOW_TF_TEST_SESSION"  # set by tests/conftest.py, inherited by every process of the session
+
 
 def movers() -> list[psutil.Process]:
-    return [p for p in psutil.process_iter(["cmdline"]) if "airflow_tf.storage.mover" in (p.info["cmdline"] or [])]
+    """Return the movers of this test session, orphans included."""
+    return [process for process in psutil.process_iter() if _is_our_mover(process)]
+
+
+def _is_our_mover(process: psutil.Process) -> bool:
+    try:
+        is_mover = "airflow_tf.storage.mover" in process.cmdline()
+        return is_mover and process.environ().get(SESSION) == os.environ[SESSION]
+    except psutil.Error:
+        return False  # gone, or of another user
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:

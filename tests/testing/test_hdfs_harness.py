@@ -140,3 +140,10 @@ def test_a_failed_fetch_shows_maven_s_own_words_and_leaves_nothing(
     with pytest.raises(AirflowTfError, match="cannot reach the repository"):
         hadoop.fetch_jars()
     assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [f"hadoop-{hadoop.HADOOP_VERSION}.lock"]
+
+
+def test_the_pytest_plugin_imports_nothing_heavy() -> None:
+    heavy = ["airflow", "hdfs_native", "hdfs", "requests", "tensorflow", "sqlalchemy", "pydantic"]
+    code = f"import sys, airflow_tf.testing.pytest_plugin; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

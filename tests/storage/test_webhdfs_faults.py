@@ -1,0 +1,73 @@
+"""WebHDFS servers that misbehave, by a small HTTP server in front of nothing or of the real one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from storage_helpers import Staging
+
+from airflow_tf.core.errors import StoragePermissionError, StorageUnavailableError
+from airflow_tf.storage.base import FileSystem, Uri
+from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.webhdfs import WebHdfsFileSystem
+from airflow_tf.testing.hdfs import HdfsCluster
+
+
+@contextmanager
+def server(answers: list[tuple[int, dict[str, str]]]) -> Iterator[str]:
+    """Give ``answers`` (status, headers) in turn, the last one for ever."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers = answers[0] if len(answers) == 1 else answers.pop(0)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value.replace("{path}", self.path))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    http = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"127.0.0.1:{http.server_port}"
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+def opened(address: str) -> WebHdfsFileSystem:
+    uri = f"webhdfs://{address}/"
+    return WebHdfsFileSystem(Uri.parse(uri), StorageOptions.from_uri(uri))
+
+
+def test_a_datanode_whose_name_does_not_resolve_is_named() -> None:
+    with (
+        server([(307, {"Location": "http://dn-7.invalid:9864/webhdfs/v1/x?op=OPEN"})]) as address,
+        pytest.raises(StorageUnavailableError, match=r"redirected to DataNode dn-7\.invalid:9864"),
+    ):
+        list(opened(address).read("/x", 0, 10))
+
+
+def test_refused_credentials_are_a_permission_error() -> None:
+    with server([(401, {})]) as address, pytest.raises(StoragePermissionError, match="Check your credentials"):
+        opened(address).stat("/x")
+
+
+@pytest.mark.hdfs
+def test_a_server_that_is_busy_twice_is_asked_again(
+    hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
+) -> None:
+    hdfs.write(f"{folder}/1.csv", [b"hello"])
+    with server([(503, {}), (503, {}), (307, {"Location": f"{hdfs_cluster.webhdfs_url}{{path}}"})]) as address:
+        staged = staging(f"webhdfs://{address}{folder}")
+    assert staged.total_bytes == 5
+    assert sum("trying again in" in line for line in staging.lines) == 2
