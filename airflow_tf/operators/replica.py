@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import jinja2
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
@@ -119,12 +120,28 @@ class ReplicaOperator(BaseOperator):
         jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
         seen_oids: set[int],
     ) -> None:
-        """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses)."""
-        ti = context["ti"]
-        folders = TaskRun.from_context(context).folders(load_settings())
-        inputs = {name: str(folders.staged(name)) for name in self.inputs or {}}
-        extra = {"replica": {"index": self.replica, "count": self._count(context)}, "inputs": inputs, "ti": ti}
-        super()._do_render_template_fields(parent, template_fields, {**context, **extra}, jinja_env, seen_oids)  # type: ignore[typeddict-item]
+        """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses).
+
+        A template that cannot be rendered fails the task at once: no retry helps, and nothing stays reserved for it.
+        """
+        run, settings = TaskRun.from_context(context), load_settings()
+        inputs = {name: str(run.folders(settings).staged(name)) for name in self.inputs or {}}
+        extra = {"replica": {"index": self.replica, "count": self._count(context)}, "inputs": inputs}
+        try:
+            super()._do_render_template_fields(
+                parent,
+                template_fields,
+                {**context, **extra},  # type: ignore[typeddict-item]
+                jinja_env,
+                seen_oids,
+            )
+        except jinja2.TemplateError as error:
+            ledger = open_ledger(settings)
+            self._release_unused(ledger, run.gang(ledger.ledger_id))
+            raise AirflowFailException(
+                f"a template of task {self.task_id} cannot be rendered: {error}. Correct it; "
+                "besides Airflow's variables it may use replica.index, replica.count and inputs.<name>."
+            ) from error
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Stage what is missing, take the devices, look after the replica until it has a durable result."""
@@ -152,10 +169,14 @@ class ReplicaOperator(BaseOperator):
         except BaseException as error:
             again = isinstance(error, AirflowException) and not isinstance(error, AirflowFailException)
             again = again or (isinstance(error, AirflowTfError) and error.retryable)
-            member = ledger.member(key, self.replica)
-            if member is not None and member.state == MemberState.RESERVED and not (again and run.tries_left):
-                ledger.release(member)
+            if not (again and run.tries_left):
+                self._release_unused(ledger, key)
             raise
+
+    def _release_unused(self, ledger: GangLedger, key: GangKey) -> None:
+        member = ledger.member(key, self.replica)
+        if member is not None and member.state == MemberState.RESERVED:
+            ledger.release(member)
 
     def on_kill(self) -> None:
         """Stop the replica, or let go of it where Airflow's API is away: that is an outage, not a user's wish.
