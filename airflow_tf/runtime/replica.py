@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -9,6 +10,7 @@ import random
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -55,6 +57,35 @@ def run(launch: ReplicaLaunch) -> None:
     except AirflowTfError as error:
         _refuse(launch, str(error))
     _run_program(launch)
+
+
+def run_forked(launch: ReplicaLaunch) -> NoReturn:
+    """Run the program in a fork of the zygote and end the process as :mod:`multiprocessing` ends its forks.
+
+    Threads are joined, exit handlers run, output is flushed; only the teardown of the interpreter is left out, which
+    would visit (and copy) all of TensorFlow's objects to free memory that the kernel frees anyway.
+    """
+    code = 0
+    try:
+        run(launch)
+    except SystemExit as error:
+        code = _exit_code(error)
+    except BaseException:  # noqa: BLE001 (the program's own error, shown as Python shows it)
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 (as multiprocessing.process does)
+    atexit._run_exitfuncs()  # noqa: SLF001 (as multiprocessing.popen_fork does)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """Return the exit code of ``sys.exit(…)``: None is 0, text is printed and means 1."""
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
 
 
 def _prepare(launch: ReplicaLaunch) -> None:

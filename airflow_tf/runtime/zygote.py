@@ -12,6 +12,7 @@ It never runs an op. Its parent, the supervisor, talks to it over a socket in JS
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -118,6 +119,9 @@ def main() -> None:
     die_with_parent(int(os.environ.pop(PARENT_VARIABLE)))
     channel = socket.socket(fileno=int(sys.argv[1]))
     importlib.import_module("tensorflow")
+    # Half a second per replica: a collection in a fork would write to, and so copy, every page of TensorFlow's objects.
+    gc.collect()
+    gc.freeze()
     launch = Zygote(channel).serve()
     if launch is not None:
-        replica.run(launch)
+        replica.run_forked(launch)
