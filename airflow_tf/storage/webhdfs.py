@@ -90,18 +90,28 @@ class WebHdfsFileSystem:
             yield from chunks
 
     def write(self, path: str, chunks: Iterable[bytes]) -> int:
-        """Create or replace a file, and check the length that the NameNode has recorded."""
+        """Create or replace a file, and check the length that the NameNode has recorded.
+
+        If ``chunks`` raises, the request is ended in good order first: the DataNode of a broken request may create the
+        file after it was deleted here.
+        """
         length = 0
+        failure: BaseException | None = None
 
         def counted() -> Iterator[bytes]:
-            nonlocal length
-            for chunk in chunks:
-                length += len(chunk)
-                yield chunk
+            nonlocal length, failure
+            try:
+                for chunk in chunks:
+                    length += len(chunk)
+                    yield chunk
+            except Exception as error:  # noqa: BLE001 -- raised again below
+                failure = error
 
         try:
             with self._translated("write", path):
                 self._client.write(path, data=counted(), overwrite=True)
+            if failure is not None:
+                raise failure  # noqa: TRY301 -- the handler below deletes the file for this failure too
             check_length(length, self.stat(path).size, self._uri.at(path))
         except BaseException:
             with contextlib.suppress(StorageError):  # the first error is the one to tell

@@ -92,6 +92,7 @@ class HdfsCluster:
         self._ports: dict[str, int] = {}
         self._command: list[str] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._paused: set[str] = set()
 
     @property
     def uri(self) -> str:
@@ -160,6 +161,7 @@ class HdfsCluster:
         for process in self._processes.values():
             process.wait()
         self._processes.clear()
+        self._paused.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -184,14 +186,17 @@ class HdfsCluster:
         process = self._process(name)
         process.kill()
         process.wait()
+        self._paused.discard(name)
 
     def pause(self, name: str) -> None:
         """Stop a process (SIGSTOP): its connections stay open and nothing answers."""
         self._process(name).send_signal(signal.SIGSTOP)
+        self._paused.add(name)
 
     def resume(self, name: str) -> None:
         """Continue a paused process."""
         self._process(name).send_signal(signal.SIGCONT)
+        self._paused.discard(name)
 
     def restart(self, name: str) -> None:
         """Kill a process if it runs, start it again on the same ports and wait until the cluster is ready."""
@@ -200,7 +205,7 @@ class HdfsCluster:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until the NameNode has left safe mode and every running DataNode serves it.
+        """Wait until the NameNode has left safe mode and every running, unpaused DataNode serves it.
 
         Each DataNode is asked too: after a kill the NameNode still counts the dead one as live for 12 s.
 
@@ -210,9 +215,9 @@ class HdfsCluster:
         deadline = time.monotonic() + self._start_seconds
         while waiting:
             for name in sorted(waiting):
-                running = self._process(name).poll() is None
+                running = self._runs(name)
                 if name == NAMENODE and not running:
-                    raise AirflowTfError("The NameNode of the test HDFS ended", self._log_tail(name))
+                    raise AirflowTfError("The NameNode of the test HDFS ended or is paused", self._log_tail(name))
                 if not running or self._serves(name):
                     waiting.discard(name)
             if waiting and time.monotonic() > deadline:
@@ -223,10 +228,13 @@ class HdfsCluster:
                 )
             time.sleep(0.1)
 
+    def _runs(self, name: str) -> bool:
+        return self._process(name).poll() is None and name not in self._paused
+
     def _serves(self, name: str) -> bool:
         if name == NAMENODE:
             state = self._bean(name, "Hadoop:service=NameNode,name=FSNamesystemState")
-            live = sum(p.poll() is None for n, p in self._processes.items() if n != NAMENODE)
+            live = sum(self._runs(other) for other in self._processes if other != NAMENODE)
             reports = self._bean(name, "Hadoop:service=NameNode,name=NameNodeActivity")
             return (
                 state.get("FSState") == "Operational"

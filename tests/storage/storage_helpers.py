@@ -61,4 +61,4 @@ class Staging:
         return [path for path in (self.cache_dir / "entries").rglob("*") if path.is_file()]
 
     def partial(self) -> list[Path]:
-        return list((self.cache_dir / "partial").iterdir())
+        return list((self.cache_dir / "partial").glob("*"))

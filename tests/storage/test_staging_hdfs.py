@@ -187,9 +187,9 @@ def test_a_datanode_that_dies_during_the_copy_is_survived(
     try:
         eventually(staging.partial)
         hdfs_cluster.kill("datanode1")
+    finally:
         hdfs_cluster.resume("datanode2")
         thread.join()
-    finally:
         hdfs_cluster.restart("datanode1")
     assert errors == []
     assert (staging.folder / "run" / "data" / "1.csv").read_bytes() == data
