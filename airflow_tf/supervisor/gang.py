@@ -29,7 +29,7 @@ from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.acquire import take_devices
 from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, spawn
-from airflow_tf.supervisor.protocol import Connection, attach_from_json
+from airflow_tf.supervisor.protocol import MAX_LINE_BYTES, Connection, attach_from_json
 from airflow_tf.supervisor.seat import Seat
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class GangSupervisor:
             loop.add_signal_handler(number, self._terminate)
         if self._zygote is not None:
             await self._connect_zygote(self._zygote)
-        server = await asyncio.start_unix_server(self._serve, sock=self._listener)
+        server = await asyncio.start_unix_server(self._serve, sock=self._listener, limit=MAX_LINE_BYTES)
         renewing = asyncio.create_task(self._renew_for_ever())
         await self._until_done()
         server.close()
@@ -86,7 +86,9 @@ class GangSupervisor:
             self._changed.clear()
             self._reap_orphans()
             now = asyncio.get_running_loop().time()
-            if self._connections or any(seat.is_running for seat in self._seats.values()):
+            running = any(seat.is_running for seat in self._seats.values())
+            quarantined = bool(self._locks) and not running  # the locks of what would not die
+            if self._connections or running or (quarantined and not self._ending):
                 idle_since = now
                 continue
             complete = len(self._seats) == self._launch.count and all(seat.is_final for seat in self._seats.values())
@@ -102,8 +104,7 @@ class GangSupervisor:
 
     def _reap_orphans(self) -> None:
         """Collect processes that lost their parent inside a replica's tree; this process is their subreaper."""
-        own = {self._zygote.process.pid} if self._zygote is not None else set()
-        own |= set(self._processes) if self._launch.start_method == "spawn" else set()
+        own = set(self._processes) | ({self._zygote.process.pid} if self._zygote is not None else set())
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):  # it went meanwhile
                 if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
@@ -204,7 +205,7 @@ class GangSupervisor:
         if zygote.environment != launch.import_time_environment:
             log.info("replica %s: its import-time environment differs from the zygote's: spawned", launch.replica)
             return self._remember(spawn(self._launch.python, launch, path))
-        return self._remember(ReplicaProcess(await zygote.fork(path)))
+        return self._remember(ReplicaProcess(await zygote.fork(path), is_forked=True))
 
     def _remember(self, process: ReplicaProcess) -> ReplicaProcess:
         self._processes[process.pid] = process
@@ -232,7 +233,7 @@ class GangSupervisor:
 
         def on_lost() -> None:
             log.warning("the zygote (pid %s) died; its replicas die with it", zygote.process.pid)
-            for process in list(self._processes.values()):
+            for process in [process for process in self._processes.values() if process.is_forked]:
                 process.ended(None)
             self._changed.set()
 

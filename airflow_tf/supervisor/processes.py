@@ -132,10 +132,14 @@ class Zygote:
 
 
 class ReplicaProcess:
-    """One running replica: its pid, and the future of its wait status (None where nobody could read it)."""
+    """One running replica: its pid, and the future of its wait status (None where nobody could read it).
 
-    def __init__(self, pid: int) -> None:
+    One that is forked is a child of the zygote and dies with it.
+    """
+
+    def __init__(self, pid: int, *, is_forked: bool = False) -> None:
         self.pid = pid
+        self.is_forked = is_forked
         self.status: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         try:
             self._pidfd: int | None = os.pidfd_open(pid)

@@ -144,29 +144,33 @@ class Seat:
         }
 
     async def _drive(self, launch: ReplicaLaunch, member: Member) -> None:
-        """Run attempts until one succeeds, the budget is used up, or somebody stops it."""
+        """Run attempts until one succeeds, the budget is used up, or somebody stops it; tell the views how it ended."""
         try:
             await self._host.confirm(member)
+            outcome = await self._attempts(launch, member)
         except AirflowTfError as error:
             self.notify({"type": "refused", "error": to_payload(error)})
-            return
+        except Exception as error:  # a full disk, a bug: whatever it is, a view must not wait for ever
+            log.exception("replica %s", self.number)
+            lost = SupervisorLostError(f"replica {self.number} could not be run", f"{type(error).__name__}: {error}")
+            self.notify({"type": "refused", "error": to_payload(lost)})
+        else:
+            self.outcome = outcome
+            self.notify({"type": "result", "outcome": outcome.to_json()})
+
+    async def _attempts(self, launch: ReplicaLaunch, member: Member) -> Outcome:
         survivors: list[int] = []
         restarts_used = 0
         try:
             while True:
                 outcome, survivors = await self._attempt(launch, member)
-                if (
-                    survivors
-                    or self._stop_reason
-                    or not may_restart(outcome, restarts_used=restarts_used, restarts=launch.restarts)
-                ):
-                    break
+                again = may_restart(outcome, restarts_used=restarts_used, restarts=launch.restarts)
+                if survivors or self._stop_reason or not again:
+                    return outcome
                 restarts_used += 1
                 self.notify({"type": "restarting", "outcome": outcome.to_json(), "restart": restarts_used})
-            self.outcome = outcome
         finally:
             await self._host.free(member, quarantined=bool(survivors))
-        self.notify({"type": "result", "outcome": outcome.to_json()})
 
     async def _attempt(self, launch: ReplicaLaunch, member: Member) -> tuple[Outcome, list[int]]:
         """Run one attempt to its durable end; return its outcome and the pids that survived SIGKILL."""

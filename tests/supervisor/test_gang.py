@@ -279,3 +279,23 @@ def test_a_try_resumes_from_the_last_checkpoint_and_never_silently_from_scratch(
     third = gang.start(script, try_number=3).end()
     assert (third.state, third.cause) == (AttemptState.FAILED, ExitCause.CONFIG_REFUSED)
     assert "does not start from scratch silently" in third.message
+
+
+def test_a_replica_whose_folder_cannot_be_made_is_refused_not_awaited(gang: Gang) -> None:
+    gang.folder.mkdir(parents=True)
+    (gang.folder / "replica-0").write_text("a file where a folder must be")
+    with pytest.raises(SupervisorLostError, match="could not be run"):
+        gang.start(PRINT_PID).end()
+    assert gang.ledger.member(gang.key, 0) is None
+
+
+@pytest.mark.tensorflow
+def test_an_environment_read_at_import_time_is_given_by_spawning(make_gang: Callable[..., Gang]) -> None:
+    gang = make_gang(count=2, start_method="zygote")
+    script = "import os\nprint('found', os.environ.get('TF_ENABLE_ONEDNN_OPTS'), os.getppid(), flush=True)\nimport time; time.sleep(3)\nraise SystemExit(int(os.environ['AIRFLOW_TF_REPLICA']) * 3)"
+    first = gang.start(script, replica=0)
+    second = gang.start(script, replica=1, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})
+    assert first.line("found ").split()[0] == "None"
+    assert second.line("found ").split()[0] == "0"
+    assert first.end().exit_code == 0
+    assert second.end().exit_code == 3  # nobody else reaped it
