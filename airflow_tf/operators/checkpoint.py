@@ -20,6 +20,7 @@ from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.states import AttemptState
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.gang import airflow_errors
@@ -57,7 +58,7 @@ class CheckpointAggregateOperator(BaseOperator):
             ledger = open_ledger(settings)
             key = run.gang(ledger.ledger_id, self.from_task)
             records = ledger.replicas(key)
-            candidates = replica_checkpoints(key, records)
+            candidates = replica_checkpoints(key, records, literal_replicas(context["dag"], self.from_task))
             chosen = next(iter(candidates)) if len(candidates) == 1 else None
             if self.method == AVERAGE and chosen is None:
                 candidates[AVERAGE] = self._average(list(candidates.values()), run.folders(settings))
@@ -81,8 +82,8 @@ class CheckpointAggregateOperator(BaseOperator):
         return str(destination)
 
 
-def replica_checkpoints(key: GangKey, records: Mapping[int, ReplicaRecord]) -> dict[str, str]:
-    """Return ``replica-<n>`` -> checkpoint prefix of every replica's current generation.
+def replica_checkpoints(key: GangKey, records: Mapping[int, ReplicaRecord], replicas: Sequence[int]) -> dict[str, str]:
+    """Return ``replica-<n>`` -> checkpoint prefix of the current generation of each of ``replicas``.
 
     :raises CheckpointError: if a replica has no durable success, or no checkpoint.
     """
@@ -92,8 +93,8 @@ def replica_checkpoints(key: GangKey, records: Mapping[int, ReplicaRecord]) -> d
             todo="Run the training task of the same run first; 'airflow tasks test' gives each call a run of its own.",
         )
     found: dict[str, str] = {}
-    for replica, record in sorted(records.items()):
-        outcome = record.outcome
+    for replica in replicas:
+        outcome = records[replica].outcome if replica in records else None
         if outcome is None or outcome.state is not AttemptState.SUCCEEDED or outcome.checkpoint is None:
             state = "no result yet" if outcome is None else f"{outcome.state}, {outcome.message or 'no checkpoint'}"
             raise CheckpointError(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
-import conftest
 import pytest
 
 
-def test_a_detached_process_is_seen_and_a_finished_one_is_not(tmp_path, monkeypatch):
+def test_a_detached_process_is_seen_and_a_finished_one_is_not(tmp_path, monkeypatch, pytestconfig):
+    conftest = pytestconfig.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
     monkeypatch.setattr(conftest, "LEFT_PROCESS_DEADLINE_SECONDS", 0.3)
     check = conftest.no_processes_left.__wrapped__(tmp_path)
     next(check)

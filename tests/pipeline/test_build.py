@@ -4,9 +4,9 @@ import json
 
 import pytest
 from airflow.serialization.serialized_objects import DagSerialization
-from declarations import VALID, changed, with_lines, write
 
 from airflow_tf.pipeline.build import load_dag
+from tests.pipeline.declarations import VALID, changed, with_lines, write
 
 MINIMAL = "dag_id: x\ntrain: {entrypoint: train.py}\ncheckpoints: {aggregate: none}\n"
 NO_EVALUATION = VALID.partition("evaluate:")[0] + "checkpoints: {publish: 'file:///models'}\n"

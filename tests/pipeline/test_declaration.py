@@ -3,10 +3,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from declarations import VALID, changed, with_lines, write
 
 from airflow_tf.pipeline.declaration import load_declaration
 from airflow_tf.pipeline.errors import InvalidDeclarationError
+from tests.pipeline.declarations import VALID, changed, with_lines, write
 
 
 def errors(tmp_path, text):

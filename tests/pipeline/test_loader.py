@@ -4,10 +4,10 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions.dag import DAG
 from airflow.sdk.exceptions import AirflowFailException
-from declarations import VALID, changed, write
 
 from airflow_tf.pipeline import load_declarations
 from airflow_tf.pipeline.errors import InvalidDeclarationError
+from tests.pipeline.declarations import VALID, changed, write
 
 FOLDER_LOADER = (
     "from airflow_tf.pipeline import load_declarations  # airflow dag\n\nload_declarations(globals(), __file__)\n"

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from storage_helpers import Staging, eventually, movers
 
 from airflow_tf.storage.base import FileSystem, Uri
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.registry import open_file_system
 from airflow_tf.testing.hdfs import HdfsCluster
+from tests.storage.storage_helpers import Staging, eventually, movers
 
 
 @pytest.fixture(autouse=True)

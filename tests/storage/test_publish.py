@@ -14,7 +14,6 @@ from typing import Any
 import google_crc32c
 import pytest
 import requests
-from storage_helpers import eventually, movers
 
 from airflow_tf.core.errors import (
     PublishError,
@@ -31,6 +30,7 @@ from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.publishing import Publisher
 from airflow_tf.storage.registry import open_file_system
 from airflow_tf.testing.hdfs import HdfsCluster
+from tests.storage.storage_helpers import eventually, movers
 
 
 class Place:

@@ -9,7 +9,6 @@ from typing import Any
 
 import google_crc32c
 import pytest
-from storage_helpers import Staging
 
 from airflow_tf.core.errors import (
     DeclarationError,
@@ -25,6 +24,7 @@ from airflow_tf.storage.local import LocalFileSystem
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.staging import Stager, manifest_path
+from tests.storage.storage_helpers import Staging
 
 
 def fill(folder: Path, sizes: dict[str, int]) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_helpers import Staging, eventually, movers
 
 from airflow_tf.core.errors import (
     AirflowTfError,
@@ -25,6 +24,7 @@ from airflow_tf.core.errors import (
 from airflow_tf.storage.base import FileSystem
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.testing.hdfs import HdfsCluster
+from tests.storage.storage_helpers import Staging, eventually, movers
 
 pytestmark = pytest.mark.hdfs
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from storage_helpers import Staging
 
 from airflow_tf.core.errors import StoragePermissionError, StorageUnavailableError
 from airflow_tf.storage.base import FileSystem, Uri
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.webhdfs import WebHdfsFileSystem
 from airflow_tf.testing.hdfs import HdfsCluster
+from tests.storage.storage_helpers import Staging
 
 
 @contextmanager

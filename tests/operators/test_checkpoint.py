@@ -1,0 +1,102 @@
+"""Choosing, collecting and describing what is published; refusing what is not whole."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from airflow_tf.core.errors import CheckpointError
+from airflow_tf.core.identity import GangKey
+from airflow_tf.core.ledger import Outcome, ReplicaRecord
+from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.operators.checkpoint import choose, collect, describe, replica_checkpoints, version_name
+from airflow_tf.operators.evaluate import check_evaluation
+from tests.supervisor.harness import write_checkpoint
+
+KEY = GangKey("installation", "dag", "run", "train")
+AVERAGED = {
+    "candidates": {"replica-0": "a", "replica-1": "b", "average": "c"},
+    "chosen": "average",
+    "method": "average",
+}
+
+
+def record(outcome: Outcome | None) -> ReplicaRecord:
+    return ReplicaRecord(1, 1, 1, outcome, fence=7)
+
+
+def scores(**values: float) -> dict[str, object]:
+    named = {name.replace("_", "-"): {"mae": value} for name, value in values.items()}
+    return {"candidates": named, "baselines": {}}
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "mode", "name"),
+    [
+        (None, "min", "average"),
+        (scores(replica_0=3.0, replica_1=2.0, average=1.0), "min", "average"),
+        (scores(replica_0=3.0, replica_1=1.0, average=1.0), "min", "average"),
+        (scores(replica_0=3.0, replica_1=1.0, average=2.0), "min", "replica-1"),
+        (scores(replica_0=3.0, replica_1=1.0, average=2.0), "max", "replica-0"),
+    ],
+)
+def test_the_average_is_published_unless_it_is_worse_than_the_best_replica(
+    evaluation: dict[str, object] | None, mode: str, name: str
+) -> None:
+    assert choose(AVERAGED, evaluation, "mae", mode) == name
+
+
+def test_the_only_metric_decides_when_none_is_named() -> None:
+    assert choose(AVERAGED, scores(replica_0=1.0, replica_1=2.0, average=3.0), None, "min") == "replica-0"
+
+
+def test_a_missing_metric_and_an_undecided_choice_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="no metric 'loss' for replica-0, replica-1, average"):
+        choose(AVERAGED, scores(replica_0=1.0, replica_1=2.0, average=3.0), "loss", "min")
+    with pytest.raises(CheckpointError, match="Add an evaluate section"):
+        choose({**AVERAGED, "chosen": None, "method": "best"}, None, None, "min")
+
+
+def test_every_replica_must_have_a_durable_success() -> None:
+    done = Outcome(AttemptState.SUCCEEDED, checkpoint="/ck-1")
+    assert replica_checkpoints(KEY, {0: record(done)}, [0]) == {"replica-0": "/ck-1"}
+    for records in (
+        {0: record(done)},
+        {0: record(done), 1: record(None)},
+        {0: record(done), 1: record(Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed"))},
+    ):
+        with pytest.raises(CheckpointError, match="replica 1 has nothing to aggregate"):
+            replica_checkpoints(KEY, records, [0, 1])
+    with pytest.raises(CheckpointError, match="trained nothing"):
+        replica_checkpoints(KEY, {}, [0])
+
+
+def test_what_is_published_is_linked_and_described(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "ck-10")
+    write_checkpoint(tmp_path / "ck-1")
+    folder = collect(str(tmp_path / "ck-1"), tmp_path / "model")
+    found = describe(folder)
+    assert set(found) == {"checkpoint", "model.index", "model.data-00000-of-00001"}
+    data = (tmp_path / "ck-1.index").read_bytes()
+    assert found["model.index"] == {"size": len(data), "crc32c": google_crc32c.value(data)}
+    with pytest.raises(CheckpointError, match="is gone"):
+        collect(str(tmp_path / "ck-2"), tmp_path / "other")
+
+
+def test_a_version_is_the_same_for_every_try_and_has_no_colon() -> None:
+    run = TaskRun("dag", "manual__2026-01-01T00:00:00+00:00", "publish", "ti", 1, 2, 2, 10.0, in_process=False)
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    name = version_name(when, run)
+    assert name.startswith("v=20260102T020405Z-")
+    assert ":" not in name
+    assert name == version_name(when, run)
+
+
+@pytest.mark.parametrize("data", [None, [], {"candidates": []}, {"candidates": {"average": {"mae": "bad"}}}, {}])
+def test_an_evaluation_that_cannot_be_read_says_what_to_write(data: object) -> None:
+    with pytest.raises(CheckpointError, match="AIRFLOW_TF_EVALUATION_FILE"):
+        check_evaluation(data)
