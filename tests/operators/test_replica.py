@@ -1,0 +1,63 @@
+"""What the operator decides before and beside a running replica."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.operators import replica as module
+from airflow_tf.operators.train import TensorFlowTrainOperator
+
+
+class FakeView:
+    """Records what a signal handler does to a view."""
+
+    def __init__(self) -> None:
+        self.stops: list[str] = []
+        self.detached = False
+
+    def stop(self, reason: str) -> None:
+        self.stops.append(reason)
+
+
+@pytest.mark.parametrize(
+    ("health_url", "reachable", "stopped"),
+    [("", False, True), ("http://api", True, True), ("http://api", False, False)],
+)
+def test_a_kill_stops_the_replica_unless_the_api_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, health_url: str, reachable: bool, stopped: bool
+) -> None:
+    task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py")
+    view: Any = FakeView()
+    task._view, task._health_url = view, health_url
+    monkeypatch.setattr(module, "is_reachable", lambda _url: reachable)
+    task.on_kill()
+    assert bool(view.stops) is stopped
+    assert view.detached is not stopped
+
+
+def test_a_kill_before_the_replica_was_looked_at_does_nothing() -> None:
+    TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py").on_kill()
+
+
+def test_the_count_is_that_of_the_mapped_instances() -> None:
+    with DAG("counting", schedule=None) as dag:
+        TensorFlowTrainOperator.partial(task_id="train", entrypoint="train.py").expand(replica=[0, 1, 2])
+    task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py")
+    assert task._count({"dag": dag}) == 3
+
+
+def test_a_script_is_found_from_the_dag_file_and_a_function_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="code/train.py")
+    assert task._entrypoint(tmp_path) == (str(tmp_path / "code" / "train.py"), str(tmp_path / "code"))
+    task.entrypoint = "package.module:main"
+    assert task._entrypoint(tmp_path) == ("package.module:main", str(tmp_path))
+    task.entrypoint = "missing.py"
+    with pytest.raises(DeclarationError, match="does not exist"):
+        task._entrypoint(tmp_path)

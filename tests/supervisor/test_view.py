@@ -1,0 +1,43 @@
+"""Following a growing file: every line once, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_tf.supervisor.view import LogTail
+
+
+def test_a_missing_file_is_no_error_and_lines_come_once(tmp_path: Path) -> None:
+    seen: list[str] = []
+    path = tmp_path / "output.log"
+    tail = LogTail(path, seen.append)
+    tail.forward()
+    path.write_text("one\ntwo\nthr")
+    tail.forward()
+    assert seen == ["one", "two"]
+    with path.open("a") as file:
+        file.write("ee\nfour")
+    tail.forward()
+    tail.forward()
+    assert seen == ["one", "two", "three"]
+    tail.forward(final=True)
+    tail.forward(final=True)
+    assert seen == ["one", "two", "three", "four"]
+
+
+def test_a_flood_is_forwarded_in_blocks_without_loss(tmp_path: Path) -> None:
+    seen: list[str] = []
+    path = tmp_path / "output.log"
+    lines = [f"line {number} " + "x" * 50 for number in range(20_000)]
+    path.write_text("\n".join(lines) + "\n")
+    LogTail(path, seen.append).forward(final=True)
+    assert [line for block in seen for line in block.split("\n")] == lines
+    assert len(seen) < 100
+
+
+def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
+    seen: list[str] = []
+    path = tmp_path / "output.log"
+    path.write_bytes(b"caf\xe9\r\nnext\n")
+    LogTail(path, seen.append).forward()
+    assert seen == ["caf\ufffd", "next"]
