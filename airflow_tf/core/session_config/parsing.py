@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import difflib
 import math
 import re
@@ -195,12 +195,10 @@ def _text(field: FieldDescriptor, value: Any) -> str:  # noqa: ANN401
 
 
 def _bytes(_field: FieldDescriptor, value: Any) -> str:  # noqa: ANN401
-    try:
+    with contextlib.suppress(ValueError):  # not base64: said below, as for any other type
         if isinstance(value, str):
             base64.b64decode(value, validate=True)
             return value
-    except (binascii.Error, ValueError):
-        pass
     raise _ValueError(f"must be bytes in base64, not {_show(value)}")
 
 
