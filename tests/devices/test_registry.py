@@ -11,6 +11,7 @@ from airflow_tf.core.devices import Device, Health
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.devices.registry import KINDS, probes, read_all
+from airflow_tf.testing.nvml import Gpu
 
 DECLARED = (
     Device("npu-a", "static", "NPU", 0, visible="0", memory_bytes=2**34),
@@ -23,7 +24,8 @@ def declared(settings):
     return replace(settings, static_devices=DECLARED)
 
 
-def test_every_probe_names_its_kind_and_reads_devices_of_it(declared):
+def test_every_probe_names_its_kind_and_reads_devices_of_it(declared, nvml):
+    nvml.write([Gpu(uuid="GPU-a"), Gpu(uuid="GPU-b")])
     found = probes(declared)
     assert [probe.kind for probe in found] == list(KINDS)
     for probe in found:
@@ -40,7 +42,7 @@ def test_auto_is_static_where_devices_are_declared_else_cpu(settings, declared):
     assert [reading.device.visible for reading in read_all(settings, "cpu")] == ["-1", "-1"]
 
 
-def test_gpu_never_falls_to_cpu(settings):
+def test_without_an_nvml_library_there_is_no_gpu(settings):
     assert read_all(settings, "gpu") == []
 
 

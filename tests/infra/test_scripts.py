@@ -67,6 +67,18 @@ def test_without_root_the_missing_package_is_named(bash):
     assert "apt-get install openjdk-17-jdk-headless" in done.stderr
 
 
+def test_only_a_missing_compiler_is_installed(bash, tmp_path):
+    report = 'apt_install() { echo installs "$@"; }; ensure_compiler'
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    missing = bash(report, PATH=f"{tmp_path}/bin")
+    (tmp_path / "bin" / "gcc").symlink_to("/bin/true")
+    found = bash(report, PATH=f"{tmp_path}/bin")
+    assert (found.returncode, found.stdout) == (0, ""), found.stderr
+    assert missing.stdout == "installs a C compiler (for the simulated NVML) gcc libc6-dev\n"
+
+
 @pytest.mark.parametrize(
     ("version", "expected"),
     [("11.0.2", 1), ("1.8.0_292", 1), ("17.0.15", 0), ("21", 0), ("25.0.1", 0)],
