@@ -82,11 +82,11 @@ _OPTIONS = {
         "Number of CPU slots that count as devices of kind cpu. Empty: the number of processors.", "string", "", "4"
     ),
     "static_devices": _option(
-        "Devices of kind static, as a JSON list of objects with uuid and, if wanted, name, visible (the value of"
-        " ``CUDA_VISIBLE_DEVICES``) and memory.",
+        "Devices of kind static (accelerators that NVML does not know), as a JSON list of objects with uuid and, if"
+        " wanted, name, visible (the value of ``CUDA_VISIBLE_DEVICES``) and memory.",
         "string",
         "",
-        '[{"uuid": "GPU-1f2e", "name": "A100", "memory": "40GiB"}]',
+        '[{"uuid": "npu-0", "name": "NPU", "visible": "0", "memory": "16GiB"}]',
     ),
     "cache_bytes": _option("Largest size of the staging cache.", "string", "100GiB", "2TiB"),
     "reservation_seconds": _option(

@@ -115,6 +115,11 @@ ensure_hdfs_tools() {
     fi
 }
 
+# The simulated NVML of the tests is compiled.
+ensure_compiler() {
+    command -v cc >/dev/null || command -v gcc >/dev/null || apt_install "a C compiler (for the simulated NVML)" gcc libc6-dev
+}
+
 java_is_recent() {
     local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
     "$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])'

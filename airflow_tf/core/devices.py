@@ -21,9 +21,9 @@ class Health(StrEnum):
 class Device:
     """One device of one host, named by an id that survives renumbering.
 
-    ``uuid`` is the NVML UUID, a declared name, or ``cpu-<slot>``, unique on its host; ``visible`` is what
-    the replica gets as ``CUDA_VISIBLE_DEVICES`` (``-1`` for a CPU slot); ``memory_bytes`` is None where the device
-    does not report it.
+    ``uuid`` is the NVML UUID of a GPU or MIG slice, a declared name, or ``cpu-<slot>``, unique on its host;
+    ``visible`` is what the replica gets as ``CUDA_VISIBLE_DEVICES`` (``-1`` for a CPU slot, empty where the probe could
+    not identify the device); ``memory_bytes`` is None where the device does not report it.
     """
 
     uuid: str
@@ -43,6 +43,11 @@ class Reading:
     reason: str = ""
     free_bytes: int | None = None
     utilization_percent: int | None = None
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the probe could not identify the device: it may stand for others that it did not see either."""
+        return self.health is not Health.FREE and not self.device.visible
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.devices.locks import DeviceLock
 
 KINDS = {
+    "gpu": "airflow_tf.devices.nvml",
     "static": "airflow_tf.devices.static",
     "cpu": "airflow_tf.devices.cpu",
 }
 """Kind -> module with ``open_probe(settings)``. The order is that of ``auto``: the first kind with devices."""
 
-REQUESTABLE = ("auto", "gpu", *KINDS)
+REQUESTABLE = ("auto", *KINDS)
 
 
 def probes(settings: Settings) -> list[DeviceProbe]:
@@ -27,14 +28,14 @@ def probes(settings: Settings) -> list[DeviceProbe]:
 def read_all(settings: Settings, kind: str) -> list[Reading]:
     """Look at this host's devices of ``kind``; a device whose lock somebody holds is BUSY.
 
-    ``auto`` is the first kind that has devices here. A kind that this host has no devices of gives an empty list.
+    ``auto`` is the first kind that has devices here. A kind that this host has no devices of gives an empty list;
+    GPUs that cannot be looked at are UNKNOWN devices, so that ``auto`` never falls from them to CPU slots.
 
     :raises DeclarationError: if there is no such kind.
     """
     if kind not in REQUESTABLE:
         raise DeclarationError(f"unknown device kind {kind!r}", todo=f"Use one of {', '.join(REQUESTABLE)}.")
-    wanted = list(KINDS) if kind == "auto" else [kind] if kind in KINDS else []
-    for name in wanted:
+    for name in KINDS if kind == "auto" else [kind]:
         if readings := _open(name, settings).read():
             return [_with_lock(reading, settings) for reading in readings]
     return []

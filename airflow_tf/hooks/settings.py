@@ -55,5 +55,5 @@ def _static_devices(text: str) -> tuple[Device, ...]:
         raise DeclarationError(
             f"[{SECTION}] static_devices cannot be read",
             str(error),
-            'Write a JSON list like [{"uuid": "GPU-1f2e…", "name": "A100", "memory": "40GiB"}].',
+            'Write a JSON list like [{"uuid": "npu-0", "name": "NPU", "visible": "0", "memory": "16GiB"}].',
         ) from error

@@ -116,9 +116,9 @@ def _grant(
     readings: Sequence[Reading],
 ) -> list[MemberEntry] | Refused:
     """Give each of ``missing`` its devices, or say why not all can have theirs."""
-    suitable = [reading for reading in readings if _suits(reading.device, request)]
+    suitable = [reading for reading in readings if reading.is_blind or _suits(reading.device, request)]
     total = replicas * request.per_replica
-    if len(suitable) < total:
+    if len(suitable) < total and not any(reading.is_blind for reading in suitable):
         raise _never_fits(key, request, total, host, readings, len(suitable))
     rows = {
         row.uuid: row

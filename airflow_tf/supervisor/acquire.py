@@ -50,7 +50,8 @@ def acquire(
     host = this_host()
     readings = read_all(settings, request.kind)
     ledger.register_host(host, readings)
-    reclaim(ledger, settings, host)
+    if reclaim(ledger, settings, host):
+        readings = read_all(settings, request.kind)  # what was on the devices has just been ended
     return ledger.reserve(key, request, replicas, host, readings)
 
 

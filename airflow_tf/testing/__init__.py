@@ -1,1 +1,1 @@
-"""Public helpers for testing pipelines: a real HDFS on this machine, and the pytest fixture that shares it."""
+"""Public helpers for testing pipelines: a real HDFS on this machine with its pytest fixture, a simulated NVML."""

@@ -189,6 +189,13 @@ def test_a_uuid_that_two_gpus_have_names_neither(nvml):
     ]  # fmt: skip
 
 
+def test_slices_without_a_uuid_are_counted_one_by_one(nvml, reserve):
+    fault = Fault("error", "nvmlDeviceGetUUID", 999)
+    nvml.write([Gpu(uuid="GPU-1", slices=[Gpu(uuid="MIG-a", faults=[fault]), Gpu(uuid="MIG-b", faults=[fault])])])
+    assert [reading.device.uuid for reading in read()] == ["unidentified-gpu-0-0", "unidentified-gpu-0-1"]
+    assert isinstance(reserve([0]), Refused)
+
+
 TEXT = strategies.text(strategies.characters(blacklist_characters="\n\x00", blacklist_categories=["Cs"]), max_size=120)
 
 
@@ -215,6 +222,14 @@ def test_auto_takes_gpus_before_declared_devices_and_cpu_slots(nvml, settings):
     for here in (settings, replace(settings, static_devices=(DECLARED,))):
         assert [reading.device.uuid for reading in read_all(here, "auto")] == ["GPU-1"]
         assert [reading.device.uuid for reading in read_all(here, "gpu")] == ["GPU-1"]
+
+
+def test_auto_never_falls_from_gpus_that_are_all_lost(nvml, settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "DRIVER_GPUS", tmp_path / "gpus")
+    (tmp_path / "gpus" / "0000:b3:00.0").mkdir(parents=True)
+    (reading,) = read_all(settings, "auto")
+    assert (reading.device.kind, reading.health) == ("gpu", Health.UNKNOWN)
+    assert reading.reason == "the driver has it, but NVML does not list it (bus 0000:b3:00.0)"
 
 
 def test_auto_looks_further_where_nvml_has_no_gpu(nvml, settings):
