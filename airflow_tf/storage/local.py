@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.errors import (
     StorageError,
     StorageExistsError,
@@ -89,7 +90,7 @@ class LocalFileSystem:
             except BaseException:
                 Path(path).unlink(missing_ok=True)
                 raise
-            _sync_folder(Path(path).parent)
+            sync_folder(Path(path).parent)
         return length
 
     def rename(self, source: str, target: str) -> None:
@@ -102,7 +103,7 @@ class LocalFileSystem:
             else:
                 Path(target).hardlink_to(source)
                 Path(source).unlink()
-            _sync_folder(Path(target).parent)
+            sync_folder(Path(target).parent)
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all below it."""
@@ -116,7 +117,7 @@ class LocalFileSystem:
         """Create a directory and its parents."""
         with self._translated("create", path):
             Path(path).mkdir(parents=True, exist_ok=True)
-            _sync_folder(Path(path).parent)
+            sync_folder(Path(path).parent)
 
 
 def _stat_entry(entry: os.DirEntry[str]) -> os.stat_result:
@@ -135,11 +136,3 @@ def _info(path: str, found: os.stat_result) -> FileInfo:
         mtime_ms=found.st_mtime_ns // 1_000_000,
         file_id=f"{found.st_dev}:{found.st_ino}:{found.st_ctime_ns}",
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from airflow_tf.core.checkpoint.bundle import sync_folder
+from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.launch import EVALUATION_FILE, METRICS_FILE
 from airflow_tf.core.ledger import Outcome
 

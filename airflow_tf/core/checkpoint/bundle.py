@@ -23,6 +23,7 @@ from airflow_tf.core.checkpoint.dtypes import DTYPES, Kind
 from airflow_tf.core.checkpoint.table import read_table, write_table
 from airflow_tf.core.checkpoint.wire import MalformedError, extend_crc, get_varint, mask
 from airflow_tf.core.descriptors import message_class
+from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.errors import CheckpointError
 
 CHUNK_BYTES = 4 * 2**20
@@ -332,12 +333,3 @@ class BundleWriter:
             for item in entry.slices:
                 proto.slices.add().ParseFromString(item)
             yield key, proto.SerializeToString(deterministic=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in ``folder`` survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

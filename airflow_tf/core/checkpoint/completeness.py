@@ -10,8 +10,9 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from airflow_tf.core.checkpoint.bundle import BundleReader, sync_folder
+from airflow_tf.core.checkpoint.bundle import BundleReader
 from airflow_tf.core.descriptors import message_class
+from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.errors import CheckpointError
 
 STATE_FILE = "checkpoint"
