@@ -70,9 +70,12 @@ class TaskRun:
         return RunFolders(settings.home, self.dag_id, self.run_id)
 
     def orphan_grace_seconds(self) -> float:
-        """Return how long a replica may run without this task or its next try."""
+        """Return how long a replica may run without this task or its next try.
+
+        If a command that runs the task in its own process dies, its retries die with it.
+        """
         return orphan_grace_seconds(
-            tries_left=self.tries_left,
+            tries_left=0 if self.in_process else self.tries_left,
             heartbeat_timeout_seconds=conf.getfloat("scheduler", "task_instance_heartbeat_timeout"),
             detection_seconds=conf.getfloat("scheduler", "task_instance_heartbeat_timeout_detection_interval"),
             retry_delay_seconds=self.retry_delay_seconds,

@@ -9,6 +9,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import replica as module
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
@@ -61,3 +62,11 @@ def test_a_script_is_found_from_the_dag_file_and_a_function_from_its_folder(tmp_
     task.entrypoint = "missing.py"
     with pytest.raises(DeclarationError, match="does not exist"):
         task._entrypoint(tmp_path)
+
+
+@pytest.mark.parametrize(("in_process", "seconds"), [(True, 60), (False, 300 + 10 + 30 + 120)])
+def test_an_orphan_of_a_command_has_a_minute_and_one_of_a_worker_until_the_next_try(
+    in_process: bool, seconds: float
+) -> None:
+    run = TaskRun("dag", "run", "train", "ti", 1, 2, 2, 30.0, in_process=in_process)
+    assert run.orphan_grace_seconds() == pytest.approx(seconds)
