@@ -39,7 +39,8 @@ class Outcome:
 class ReplicaRecord:
     """The current generation of one replica: how often it was started and how its last attempt ended.
 
-    ``fence`` is that of the last attempt, 0 before the first.
+    ``fence`` is that of the last attempt, 0 before the first. ``cancelled_by`` is set while the gang is cancelled:
+    nothing of it starts until a user clears a task of it.
     """
 
     generation: int
@@ -47,6 +48,7 @@ class ReplicaRecord:
     attempts: int
     outcome: Outcome | None
     fence: int = 0
+    cancelled_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,10 @@ class GangLedger(Protocol):
 
     def renew(self, key: GangKey, supervisor_pid: int) -> bool:
         """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; tell if cancel was asked."""
+        ...
+
+    def cancel(self, gang_key: str, by: str) -> None:
+        """Ask the gang's supervisor to stop it; nothing of it starts again until a user clears one of its tasks."""
         ...
 
     def release(self, member: Member) -> None:

@@ -66,7 +66,7 @@ def _verdict(ending: Ending, code: int | None) -> tuple[AttemptState, ExitCause,
     if code == 0 and not (ending.require_checkpoint and ending.checkpoint is None):
         return AttemptState.SUCCEEDED, ExitCause.NONE, ""
     if ending.stop_reason is not None:
-        return AttemptState.STOPPED, ending.stop_cause, f"stopped: {ending.stop_reason}"
+        return AttemptState.STOPPED, ending.stop_cause, ending.stop_reason
     if code is None:
         return AttemptState.LOST, ExitCause.INFRASTRUCTURE, "its zygote died, and the kernel ended it with it"
     if code == 0:

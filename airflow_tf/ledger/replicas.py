@@ -212,11 +212,17 @@ def _record(session: Session, current: GenerationEntry) -> ReplicaRecord:
     rows = [
         row for row in _of_replica(session, current.gang_key, current.replica) if row.generation == current.generation
     ]
+    cancelled_by = session.get_one(GangEntry, current.gang_key).cancelled_by
     if not rows:
-        return ReplicaRecord(current.generation, current.first_try, 0, None)
+        return ReplicaRecord(current.generation, current.first_try, 0, None, cancelled_by=cancelled_by)
     member = session.get_one(MemberEntry, rows[-1].member_id)
     return ReplicaRecord(
-        current.generation, current.first_try, len(rows), outcome_of(rows[-1]), fence=member.reservation_id
+        current.generation,
+        current.first_try,
+        len(rows),
+        outcome_of(rows[-1]),
+        fence=member.reservation_id,
+        cancelled_by=cancelled_by,
     )
 
 

@@ -226,7 +226,7 @@ def collect(prefix: str, folder: Path) -> Path:
     source = Path(prefix)
     files = [
         path
-        for path in source.parent.iterdir()
+        for path in source.parent.glob("*")
         if path.name.startswith((f"{source.name}.index", f"{source.name}.data-"))
     ]
     if not files:

@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_tf.core.devices import DeviceRequest
-from airflow_tf.core.errors import AirflowTfError, DeclarationError, DevicesBusyError, LedgerError
+from airflow_tf.core.errors import AirflowTfError, DeclarationError, DevicesBusyError, LedgerError, ReplicaStoppedError
 from airflow_tf.core.identity import GangKey, RunFolders
 from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
@@ -154,6 +154,12 @@ class ReplicaOperator(BaseOperator):
                 launch = self._launch(context, settings, folders)
                 ledger.open_gang(key, launch.count, str(folders.gang(key)))
                 record = ledger.enter(key, self.replica, run.view)
+                if record.cancelled_by is not None:
+                    raise ReplicaStoppedError(
+                        f"replica {self.replica} is not started",
+                        f"its run was cancelled by {record.cancelled_by}",
+                        "Clear this task to train it after all.",
+                    )
                 outcome = self._already_succeeded(ledger, key, folders, record)
                 if outcome is None:
                     outcome = self._look_after(run, ledger, settings, key, launch, record)
@@ -166,6 +172,11 @@ class ReplicaOperator(BaseOperator):
             yield
         except AirflowRescheduleException:
             raise
+        except KeyboardInterrupt as error:
+            # Airflow would retry it, and go on with the other replicas: nobody who types ^C wants that.
+            ledger.cancel(key.key, "^C")
+            self._release_unused(ledger, key)
+            raise AirflowFailException(f"task {self.task_id} was interrupted from the keyboard") from error
         except BaseException as error:
             again = isinstance(error, AirflowException) and not isinstance(error, AirflowFailException)
             again = again or (isinstance(error, AirflowTfError) and error.retryable)

@@ -254,11 +254,21 @@ class GangSupervisor:
     async def _insist(self, call: Callable[[GangLedger], T]) -> T:
         """Run a call until the ledger answers: what happened must be recorded."""
         async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(LedgerUnavailableError), wait=tenacity.wait_random_exponential(max=5)
+            retry=tenacity.retry_if_exception_type(LedgerUnavailableError),
+            wait=tenacity.wait_random_exponential(max=5),
+            before_sleep=self._tell_of_ledger,
         ):
             with attempt:
                 return await self._on_ledger(call)
         raise AssertionError("unreachable: retries have no limit")
+
+    def _tell_of_ledger(self, state: tenacity.RetryCallState) -> None:
+        """Tell every view once that results wait for the ledger."""
+        if state.attempt_number == 1 and state.outcome is not None:
+            text = f"waiting for the ledger, to record what happened: {state.outcome.exception()}"
+            log.warning("%s", text)
+            for seat in self._seats.values():
+                seat.notify({"type": "note", "text": text})
 
     async def _renew_for_ever(self) -> None:
         """Heartbeat: keep unconfirmed siblings reserved, record steps, learn of a cancel."""

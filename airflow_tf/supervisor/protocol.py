@@ -1,7 +1,8 @@
 """Messages between views and a supervisor: JSON lines over a unix socket.
 
 From a view: ``attach`` (look at a replica, start it if nothing runs) and ``stop``. Closing the connection is detach.
-To a view: ``attached``, ``attempt`` (where its output is), ``restarting``, ``result``, ``refused``, ``superseded``.
+To a view: ``attached``, ``attempt`` (where its output is), ``restarting``, ``note``, and one of ``result``,
+``refused``, ``superseded``.
 """
 
 from __future__ import annotations

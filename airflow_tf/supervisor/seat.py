@@ -144,33 +144,43 @@ class Seat:
         }
 
     async def _drive(self, launch: ReplicaLaunch, member: Member) -> None:
-        """Run attempts until one succeeds, the budget is used up, or somebody stops it; tell the views how it ended."""
+        """Run attempts until one succeeds, the budget is used up, or somebody stops it; tell the views how it ended.
+
+        A failure of our own is told first and cleaned up after: what caused it, a full disk for instance, may keep
+        the ledger away as well, and no view must wait for that.
+        """
         try:
             await self._host.confirm(member)
-            outcome = await self._attempts(launch, member)
         except AirflowTfError as error:
             self.notify({"type": "refused", "error": to_payload(error)})
-        except Exception as error:  # a full disk, a bug: whatever it is, a view must not wait for ever
-            log.exception("replica %s", self.number)
-            lost = SupervisorLostError(f"replica {self.number} could not be run", f"{type(error).__name__}: {error}")
-            self.notify({"type": "refused", "error": to_payload(lost)})
-        else:
-            self.outcome = outcome
-            self.notify({"type": "result", "outcome": outcome.to_json()})
-
-    async def _attempts(self, launch: ReplicaLaunch, member: Member) -> Outcome:
+            return
         survivors: list[int] = []
-        restarts_used = 0
         try:
-            while True:
-                outcome, survivors = await self._attempt(launch, member)
-                again = may_restart(outcome, restarts_used=restarts_used, restarts=launch.restarts)
-                if survivors or self._stop_reason or not again:
-                    return outcome
-                restarts_used += 1
-                self.notify({"type": "restarting", "outcome": outcome.to_json(), "restart": restarts_used})
-        finally:
+            self.outcome, survivors = await self._attempts(launch, member)
+        except Exception as error:  # whatever it is, a view must not wait for ever
+            log.exception("replica %s", self.number)
+            lost = SupervisorLostError(
+                f"replica {self.number} could not be run",
+                f"{type(error).__name__}: {error}",
+                f"Look at the disk of {self._gang_folder} and at the supervisor's log in it.",
+            )
+            self.notify({"type": "refused", "error": to_payload(lost)})
+            survivors = await asyncio.to_thread(kill_tree, self._token, deadline_seconds=KILL_DEADLINE_SECONDS)
             await self._host.free(member, quarantined=bool(survivors))
+        else:
+            await self._host.free(member, quarantined=bool(survivors))
+            self.notify({"type": "result", "outcome": self.outcome.to_json()})
+
+    async def _attempts(self, launch: ReplicaLaunch, member: Member) -> tuple[Outcome, list[int]]:
+        """Run attempts within the budget; return the last outcome and the pids that survived SIGKILL."""
+        restarts_used = 0
+        while True:
+            outcome, survivors = await self._attempt(launch, member)
+            again = may_restart(outcome, restarts_used=restarts_used, restarts=launch.restarts)
+            if survivors or self._stop_reason or not again:
+                return outcome, survivors
+            restarts_used += 1
+            self.notify({"type": "restarting", "outcome": outcome.to_json(), "restart": restarts_used})
 
     async def _attempt(self, launch: ReplicaLaunch, member: Member) -> tuple[Outcome, list[int]]:
         """Run one attempt to its durable end; return its outcome and the pids that survived SIGKILL."""

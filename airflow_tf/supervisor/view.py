@@ -153,6 +153,8 @@ class ReplicaView:
             self._begin_attempt(message)
         elif kind == "restarting":
             self.observer.info(f"restart {message['restart']}: {message['outcome']['message']}")
+        elif kind == "note":
+            self.observer.info(message["text"])
         elif kind == "superseded":
             raise ViewDetachedError("a newer try of this task looks after the replica")
         elif kind == "refused":

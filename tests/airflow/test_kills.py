@@ -113,12 +113,19 @@ def test_sigkill_of_our_processes(airflow: RunningAirflow, home: AirflowHome, be
 
 
 @pytest.mark.usefixtures("no_processes_left")
-def test_control_c_in_tasks_test(home: AirflowHome, before: set[Path]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tasks", "test", "flights", TRAIN, "--map-index", "0", "--task-params", '{"epochs": 500}'),
+        ("dags", "test", "flights", "--conf", '{"epochs": 500}'),
+    ],
+    ids=["tasks", "dags"],
+)
+def test_control_c_in_a_terminal(home: AirflowHome, before: set[Path], words: tuple[str, ...]) -> None:
     known = {run.run_id for run in LedgerReader(home.ledger).runs("flights")}
     pid, terminal = pty.fork()
     if pid == 0:
-        words = home.command("tasks", "test", "flights", TRAIN, "--map-index", "0", "--task-params", '{"epochs": 500}')
-        os.execve(sys.executable, words, home.environment)
+        os.execve(sys.executable, home.command(*words), home.environment)
     output: list[bytes] = []
     os.set_blocking(terminal, False)
 
@@ -144,7 +151,7 @@ def test_control_c_in_tasks_test(home: AirflowHome, before: set[Path]) -> None:
     wait_for(lambda: drain() or os.waitpid(pid, os.WNOHANG)[0] == pid, "the command's end", 60)
     os.close(terminal)
     text = b"".join(output).decode(errors="replace")
-    assert "KeyboardInterrupt" in text
+    assert "interrupted from the keyboard" in text
     assert LedgerReader(home.ledger).reservations() == []
     assert set(versions(home.store)) == before
     home.run("dags", "test", "flights", "--conf", '{"epochs": 1}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -286,7 +287,7 @@ def test_a_replica_whose_folder_cannot_be_made_is_refused_not_awaited(gang: Gang
     (gang.folder / "replica-0").write_text("a file where a folder must be")
     with pytest.raises(SupervisorLostError, match="could not be run"):
         gang.start(PRINT_PID).end()
-    assert gang.ledger.member(gang.key, 0) is None
+    wait_for(lambda: gang.ledger.member(gang.key, 0) is None, "the device's release")
 
 
 @pytest.mark.tensorflow
@@ -299,3 +300,19 @@ def test_an_environment_read_at_import_time_is_given_by_spawning(make_gang: Call
     assert second.line("found ").split()[0] == "0"
     assert first.end().exit_code == 0
     assert second.end().exit_code == 3  # nobody else reaped it
+
+
+def test_a_failure_of_our_own_is_told_while_the_ledger_is_away(gang: Gang, settings: Settings) -> None:
+    """As on a full disk, which takes the run folder and the ledger at once."""
+    watch = gang.start("import os, time\n" + PRINT_PID + "time.sleep(1)")
+    watch.line("pid ")
+    attempt = gang.folder / "replica-0" / "generation-1" / "attempt-1"
+    (attempt / "result.json.tmp").mkdir()
+    blocker = sqlite3.connect(settings.ledger_url.removeprefix("sqlite:///"), isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(SupervisorLostError, match="Is a directory"):
+            watch.end(30)
+    finally:
+        blocker.close()
+    wait_for(lambda: gang.ledger.member(gang.key, 0) is None, "the device's release")
