@@ -25,7 +25,12 @@ class FakeTime:
 
     def clock(self) -> Clock:
         start = datetime(2026, 10, 3, 12, 0, tzinfo=UTC)
-        return Clock(self.epoch, lambda: self.seconds, lambda: start + timedelta(seconds=self.seconds - 1000.0))
+        return Clock(
+            self.epoch,
+            lambda: self.seconds,
+            lambda: start + timedelta(seconds=self.seconds - 1000.0),
+            host_now=lambda: self.seconds,
+        )
 
 
 def devices(count: int, kind: str = "cpu", memory_bytes: int | None = None) -> list[Reading]:
