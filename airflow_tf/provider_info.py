@@ -67,12 +67,13 @@ _OPTIONS = {
         "/data/airflow_tf",
     ),
     "ledger_url": _option(
-        "SQLAlchemy URL of the ledger of devices and runs. Empty: an SQLite file in ``home``. It must not be Airflow's"
-        " own database.",
+        "SQLAlchemy URL of the ledger of devices and runs: an SQLite file on a local disk, or PostgreSQL (extra"
+        " ``postgres``) for several hosts. Empty: an SQLite file in ``home``. It must not be Airflow's own database.",
         "string",
         "",
         "postgresql+psycopg://user@host/airflow_tf",
-    ),
+    )
+    | {"sensitive": True},
     "lock_dir": _option(
         "Folder of device locks. All Airflow installations and users of one host must name the same.",
         "string",

@@ -120,6 +120,30 @@ ensure_compiler() {
     command -v cc >/dev/null || command -v gcc >/dev/null || apt_install "a C compiler (for the simulated NVML)" gcc libc6-dev
 }
 
+# The server for tests is started by them, in a private folder. Debian's package would start one of its own as well,
+# unless told not to before it is installed.
+ensure_postgres() {
+    local drop_in=${POSTGRES_DROP_INS:-/etc/postgresql-common/createcluster.d}/airflow_tf.conf
+    if has_postgres; then
+        return
+    fi
+    if [ "$(id -u)" = 0 ]; then
+        mkdir -p "$(dirname "$drop_in")"
+        echo "create_main_cluster = false" >"$drop_in"
+    fi
+    apt_install "PostgreSQL (for the ledger)" postgresql
+}
+
+has_postgres() {
+    local folder
+    for folder in ${PATH//:/ } "${POSTGRES_HOME:-/usr/lib/postgresql}"/*/bin; do
+        if [ -x "$folder/initdb" ] && [ -x "$folder/postgres" ]; then
+            return
+        fi
+    done
+    return 1
+}
+
 java_is_recent() {
     local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
     "$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])'

@@ -90,7 +90,7 @@ def no_processes_left(tmp_path: Path) -> Iterator[None]:
 
     Counted are descendants of the test process, processes that inherited this session's mark, and processes whose
     ``AIRFLOW_TF_`` variables name a folder of this test or session (a detached supervisor, its zygote and replicas).
-    Fixtures of session scope (HDFS) start earlier and are not counted.
+    Fixtures of session scope (HDFS, PostgreSQL) start earlier and are not counted, nor are their own processes.
     """
     before = {process.pid for process in _ours(tmp_path)}
     yield
@@ -127,9 +127,10 @@ def _describe(tmp_path: Path, before: set[int]) -> list[str]:
     for process in _ours(tmp_path):
         try:
             command = " ".join(process.cmdline())
+            is_new = process.pid not in before and process.ppid() not in before
         except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
         # The resource tracker of multiprocessing ends with the test process itself; a zombie has no command line.
-        if command and process.pid not in before and "multiprocessing.resource_tracker" not in command:
+        if command and is_new and "multiprocessing.resource_tracker" not in command:
             lines.append(f"{process.pid}: {command[:200]}")
     return lines

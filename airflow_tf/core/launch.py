@@ -33,7 +33,7 @@ class GangLaunch:
     :param start_method: ``zygote`` (fork after ``import tensorflow``) or ``spawn``.
     :param environment: declared variables of the first replica that arrives; the zygote starts with those that are
         read at import time.
-    :param settings: ``Settings`` as JSON.
+    :param settings: ``Settings`` as JSON, secrets of the ledger included: never written to a file.
     """
 
     key: dict[str, Any]
@@ -42,7 +42,7 @@ class GangLaunch:
     python: str
     start_method: str
     environment: dict[str, str]
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(repr=False)
 
     def dumps(self) -> str:
         """Return one line of JSON."""

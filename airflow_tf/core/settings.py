@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ class Settings:
     """Where things are and how long to wait.
 
     :param home: ``$AIRFLOW_HOME/airflow_tf`` (run folders, ledger, cache), on a local disk.
-    :param ledger_url: SQLAlchemy URL of the ledger.
+    :param ledger_url: SQLAlchemy URL of the ledger; may hold a password, so it is not part of ``repr``.
     :param lock_dir: host-wide folder of device locks.
     :param cpu_slots: number of CPU slots that count as devices of kind ``cpu``.
     :param static_devices: devices declared in the configuration (kind ``static``).
@@ -23,7 +23,7 @@ class Settings:
     """
 
     home: Path
-    ledger_url: str
+    ledger_url: str = field(repr=False)
     lock_dir: Path
     cpu_slots: int
     static_devices: tuple[Device, ...] = ()

@@ -25,7 +25,8 @@ def load_settings() -> Settings:
     home = Path(conf.get(SECTION, "home", fallback="") or Path(AIRFLOW_HOME) / "airflow_tf").expanduser().absolute()
     return Settings(
         home=home,
-        ledger_url=conf.get(SECTION, "ledger_url", fallback="") or f"sqlite:///{home / 'ledger.db'}",
+        # A command's output (ledger_url_cmd) comes with its line end.
+        ledger_url=conf.get(SECTION, "ledger_url", fallback="").strip() or f"sqlite:///{home / 'ledger.db'}",
         lock_dir=Path(conf.get(SECTION, "lock_dir", fallback="") or DEFAULT_LOCK_DIR),
         cpu_slots=int(conf.get(SECTION, "cpu_slots", fallback="") or os.cpu_count() or 1),
         static_devices=_static_devices(conf.get(SECTION, "static_devices", fallback="")),

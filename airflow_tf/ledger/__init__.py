@@ -1,4 +1,4 @@
-"""The ledger: which gang holds which device, and how every attempt ended. One small SQL schema, SQLite by default."""
+"""The ledger: which gang holds which device, and how every attempt ended. SQLite or PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's clock: it goes on while the host sleeps, and nobody can set it."""
+"""Clocks: the ledger's own, by which reservations expire, and that of the host that writes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,23 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def boot_seconds() -> float:
+    """Return CLOCK_BOOTTIME: it goes on while the host sleeps, and nobody can set it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Seconds within an epoch; times of different epochs do not compare. ``wall`` is for display only."""
+    """Seconds within an epoch; times of different epochs do not compare.
+
+    ``wall`` is for display only. ``host_now`` is this host's boot clock, whatever ``now`` is: what is written for
+    readers on the same host compares with the start times of its processes.
+    """
 
     epoch: str
     now: Callable[[], float]
     wall: Callable[[], datetime] = _utc_now
+    host_now: Callable[[], float] = boot_seconds
 
     def wall_text(self) -> str:
         """Return the wall time as ISO 8601 in UTC, to the second."""
@@ -29,4 +39,4 @@ class Clock:
 def boot_clock() -> Clock:
     """Return CLOCK_BOOTTIME with the boot id as its epoch."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return Clock(boot_id, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+    return Clock(boot_id, boot_seconds)

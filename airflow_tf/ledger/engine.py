@@ -1,106 +1,146 @@
-"""Transactions on SQLite that end within a deadline, whatever other processes do."""
+"""Transactions that end within a deadline, whatever the database and other processes do."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import ClassVar, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
+from airflow_tf.ledger.clock import Clock
 
 DEADLINE_SECONDS = 10.0
-_LONGEST_WAIT_SECONDS = 0.03
-_PRIMARY_CODE_MASK = 0xFF
 T = TypeVar("T")
 
 
-class Transactions:
-    """Run functions in one transaction each.
+class Database(ABC):
+    """One kind of database, as :class:`Transactions` needs it.
 
-    A writer takes SQLite's lock at its begin (BEGIN IMMEDIATE), so it never fails halfway. SQLite's own waiting lets
-    its interval grow, which starves those who wait longest; ours draws it anew from one short range each time.
-    Usable by several threads and after a fork.
+    :param shown: where the ledger is, without secrets.
+    :param engine: its transactions begin with the statement in the execution option ``begin``.
+    :param begin_reading: begins a transaction that sees one consistent state.
+    :param begin_writing: begins a transaction beside which no other one writes.
     """
 
-    def __init__(self, url: URL, deadline_seconds: float = DEADLINE_SECONDS) -> None:
-        self._shown = url.render_as_string(hide_password=True)
+    todo: ClassVar[str]
+    """What an operator does when the database does not answer."""
+
+    def __init__(self, shown: str, engine: Engine, *, begin_reading: str, begin_writing: str) -> None:
+        self.shown = shown
+        event.listen(engine, "begin", _begin)
+        self.plain = engine
+        self.reading = engine.execution_options(begin=begin_reading)
+        self.writing = engine.execution_options(begin=begin_writing)
+
+    @abstractmethod
+    def clock(self, session: Session) -> Clock:
+        """Return the ledger's clock within a transaction."""
+
+    @abstractmethod
+    def is_locked(self, error: DBAPIError) -> bool:
+        """Tell whether other transactions are in the way."""
+
+    @abstractmethod
+    def pause_seconds(self, error: DBAPIError) -> float | None:
+        """Return how long to wait before another try; None if waiting does not help."""
+
+    def deadline(self, _seconds: float) -> AbstractContextManager[object]:
+        """Cut off what runs longer; nothing to do for a database that never keeps a call waiting."""
+        return contextlib.nullcontext()
+
+    def migration_lock(self) -> AbstractContextManager[object]:
+        """Exclude other migrations, where the lock of a writing transaction does not suffice."""
+        return contextlib.nullcontext()
+
+    def prepare(self) -> None:  # noqa: B027 (most databases need nothing)
+        """Set up a new database outside a transaction, before its first migration."""
+
+
+class Transactions:
+    """Run functions in one transaction each. Usable by several threads and after a fork.
+
+    :param clock: another clock than the database's, for tests.
+    """
+
+    def __init__(
+        self, database: Database, *, deadline_seconds: float = DEADLINE_SECONDS, clock: Clock | None = None
+    ) -> None:
+        self.database = database
         self._deadline_seconds = deadline_seconds
+        self._clock = clock
         self._pid = os.getpid()
-        self.engine = create_engine(url, connect_args={"timeout": 0})
-        event.listen(self.engine, "connect", _prepare_connection)
-        event.listen(self.engine, "begin", _begin)
-        self.writing = self.engine.execution_options(begin="BEGIN IMMEDIATE")
 
-    def read(self, work: Callable[[Session], T]) -> T:
+    def read(self, work: Callable[[Session, Clock], T]) -> T:
         """Run ``work`` on one consistent state."""
-        return self._in_session(self.engine, work)
+        return self._in_session(self.database.reading, work)
 
-    def write(self, work: Callable[[Session], T]) -> T:
+    def write(self, work: Callable[[Session, Clock], T]) -> T:
         """Run ``work`` as a whole or not at all; it may be run again, so it must change nothing but the session."""
-        return self._in_session(self.writing, work)
+        return self._in_session(self.database.writing, work)
 
-    def _in_session(self, engine: Engine, work: Callable[[Session], T]) -> T:
+    def _in_session(self, engine: Engine, work: Callable[[Session, Clock], T]) -> T:
         def once() -> T:
             with Session(engine, expire_on_commit=False) as session, session.begin():
-                return work(session)
+                return work(session, self._clock or self.database.clock(session))
 
         return self.retrying(once)
 
     def retrying(self, once: Callable[[], T]) -> T:
         """Call ``once`` until the database is not busy.
 
-        :raises LedgerUnavailableError: if it does not answer within the deadline, or cannot read or write its file.
+        :raises LedgerUnavailableError: if it does not answer within the deadline, or cannot read or write its files.
         :raises LedgerError: if the database refuses for a reason that waiting will not cure.
         """
         self._forget_connections_after_fork()
         retries = Retrying(
-            retry=retry_if_exception(_is_contention),
-            wait=wait_random(0, _LONGEST_WAIT_SECONDS),
+            retry=retry_if_exception(lambda error: self._pause_seconds(error) is not None),
+            wait=self._wait,
             stop=stop_after_delay(self._deadline_seconds),
             reraise=True,
         )
         try:
-            return retries(once)
-        except OperationalError as error:
-            locked = f"other processes kept it locked for {self._deadline_seconds:g} s" if _is_contention(error) else ""
-            raise LedgerUnavailableError(
-                f"the ledger {self._shown} does not answer",
-                locked or str(error.orig),
-                "Look for a process that holds it ('fuser' on the file), for a full disk and for permissions.",
-            ) from error
-        except DatabaseError as error:
-            raise LedgerError(f"the ledger {self._shown} refuses a statement", str(error.orig)) from error
+            with self.database.deadline(self._deadline_seconds):
+                return retries(once)
+        except DBAPIError as error:
+            raise self._translated(error) from error
+
+    def _pause_seconds(self, error: BaseException | None) -> float | None:
+        return self.database.pause_seconds(error) if isinstance(error, DBAPIError) else None
+
+    def _wait(self, state: RetryCallState) -> float:
+        assert state.outcome is not None
+        return self._pause_seconds(state.outcome.exception()) or 0.0
+
+    def _translated(self, error: DBAPIError) -> LedgerError:
+        is_locked = self.database.is_locked(error)
+        if not is_locked and not isinstance(error, OperationalError) and not error.connection_invalidated:
+            return LedgerError(f"the ledger {self.database.shown} refuses a statement", str(error.orig))
+        locked = f"other processes kept it locked for {self._deadline_seconds:g} s"
+        return LedgerUnavailableError(
+            f"the ledger {self.database.shown} does not answer",
+            locked if is_locked else str(error.orig).strip(),
+            self.database.todo,
+        )
 
     def close(self) -> None:
         """Close all connections."""
-        self.engine.dispose()
+        self.database.plain.dispose()
 
     def _forget_connections_after_fork(self) -> None:
-        """Leave the parent's connections alone: a SQLite connection must not cross a fork, not even to be closed."""
+        """Leave the parent's connections alone: a connection must not cross a fork, not even to be closed."""
         if self._pid != os.getpid():
-            self.engine.dispose(close=False)
+            self.database.plain.dispose(close=False)
             self._pid = os.getpid()
 
 
-def _prepare_connection(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # no BEGIN of the driver's own
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")  # an outcome that was recorded survives a power cut
-
-
 def _begin(connection: Connection) -> None:
-    if statement := connection.get_execution_options().get("begin", "BEGIN"):
+    if statement := connection.get_execution_options().get("begin"):
         connection.exec_driver_sql(statement)
-
-
-def _is_contention(error: BaseException) -> bool:
-    origin: Any = getattr(error, "orig", None)
-    code = getattr(origin, "sqlite_errorcode", 0) & _PRIMARY_CODE_MASK
-    return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

@@ -1,4 +1,4 @@
-"""Where a ledger may lie: a local disk. SQLite's locks do not hold on a network file system."""
+"""Where a ledger may lie: on a local disk or a PostgreSQL server. SQLite's locks do not hold over a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import psutil
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from airflow_tf.core.errors import LedgerError
+from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
+from airflow_tf.ledger.engine import Database
+from airflow_tf.ledger.postgres import PostgresDatabase
+from airflow_tf.ledger.sqlite import SqliteDatabase
 
 NETWORK_TYPES = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"}
@@ -38,21 +41,41 @@ def refuse_network_filesystem(path: Path, what: str) -> None:
         )
 
 
-def sqlite_path(url: str) -> tuple[URL, Path]:
-    """Return the parsed URL of a ledger and the file it names.
+def open_database(url: str, deadline_seconds: float) -> Database:
+    """Return the database that a ledger's URL names; nothing is connected yet.
 
-    :raises LedgerError: if it is no URL of a SQLite file.
+    No message shows the URL, which may hold secrets, nor a part of it that could not be understood.
+
+    :raises LedgerError: if it names no database that can hold a ledger.
+    :raises LedgerUnavailableError: if the folder of a file cannot be made.
     """
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        raise LedgerError(f"ledger_url {url!r} is not a database URL", str(error), _HOW) from error
-    shown = parsed.render_as_string(hide_password=True)
-    if parsed.get_backend_name() != "sqlite":
-        raise LedgerError(f"ledger_url {shown} does not name a SQLite file", "no other database is supported yet", _HOW)
-    if not parsed.database or parsed.database == ":memory:" or not Path(parsed.database).is_absolute():
-        raise LedgerError(f"ledger_url {shown} does not name a file by its absolute path", todo=_HOW)
-    return parsed, Path(parsed.database)
+    except (ArgumentError, ValueError):
+        raise LedgerError("ledger_url is not a database URL", "it cannot be parsed", _HOW) from None
+    if parsed.drivername.partition("+")[0] == "sqlite":
+        return SqliteDatabase(parsed, _file_of(parsed))
+    if parsed.drivername not in {"postgresql", "postgresql+psycopg"}:
+        raise LedgerError(f"ledger_url names a database of kind {parsed.drivername}", "no ledger can be there", _HOW)
+    if not parsed.database:
+        raise LedgerError(f"ledger_url names no database of the server {parsed.host}", todo=_HOW)
+    shown = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database)
+    return PostgresDatabase(parsed, shown.render_as_string(), deadline_seconds)
 
 
-_HOW = "Set [airflow_tf] ledger_url to something like sqlite:////var/lib/airflow/airflow_tf/ledger.db."
+def _file_of(url: URL) -> Path:
+    if not url.database or not Path(url.database).is_absolute():
+        raise LedgerError(f"ledger_url {url.database!r} does not name a file by its absolute path", todo=_HOW)
+    path = Path(url.database)
+    refuse_network_filesystem(path, "the ledger")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerUnavailableError(f"cannot make the ledger's folder {path.parent}", str(error)) from error
+    return path
+
+
+_HOW = (
+    "Set [airflow_tf] ledger_url to something like sqlite:////var/lib/airflow/airflow_tf/ledger.db or"
+    " postgresql+psycopg://user@host/database."
+)

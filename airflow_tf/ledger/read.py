@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from airflow_tf.core.ledger import Holder
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import reservations
+from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.schema import LIVE, AttemptEntry, DeviceEntry, GangEntry, GenerationEntry, HostEntry, MemberEntry
 from airflow_tf.ledger.store import Ledger
 
@@ -94,13 +95,13 @@ class LedgerReader:
 
     def runs(self, dag_id: str | None = None) -> list[RunRow]:
         """Return every gang, newest first; of one DAG if asked."""
-        return self._ledger.read(lambda session: self._runs(session, dag_id))
+        return self._ledger.read(lambda session, clock: self._runs(session, clock, dag_id))
 
     def reservations(self) -> list[ReservationRow]:
         """Return who holds devices now, newest first."""
         return self._ledger.read(self._reservations)
 
-    def _devices(self, session: Session) -> list[DeviceRow]:
+    def _devices(self, session: Session, clock: Clock) -> list[DeviceRow]:
         query = (
             select(DeviceEntry, HostEntry.name)
             .join(HostEntry, HostEntry.host_id == DeviceEntry.host_id)
@@ -118,22 +119,12 @@ class LedgerReader:
                 health=row.health,
                 reason=row.reason,
                 seen=row.seen_at,
-                holder=self._holder(session, row),
+                holder=_holder(session, clock, row),
             )
             for row, host in session.execute(query)
         ]
 
-    def _holder(self, session: Session, device: DeviceEntry) -> Holder | None:
-        if device.member_id is None or self._is_over(session.get_one(MemberEntry, device.member_id)):
-            return None
-        return reservations.holder_of(session, device)
-
-    def _is_over(self, member: MemberEntry) -> bool:
-        """Tell whether a member has expired, although no writer has ended it yet."""
-        clock = self._ledger.clock
-        return reservations.is_due(member, clock.epoch, clock.now())
-
-    def _runs(self, session: Session, dag_id: str | None) -> list[RunRow]:
+    def _runs(self, session: Session, clock: Clock, dag_id: str | None) -> list[RunRow]:
         query = select(GangEntry).order_by(GangEntry.created_at.desc(), GangEntry.key)
         if dag_id is not None:
             query = query.where(GangEntry.dag_id == dag_id)
@@ -150,24 +141,12 @@ class LedgerReader:
                 supervisor_pid=gang.supervisor_pid,
                 renewed=gang.renewed_at,
                 cancelled_by=gang.cancelled_by,
-                replicas=self._replicas(session, gang.key),
+                replicas=_replicas(session, clock, gang.key),
             )
             for gang in session.scalars(query)
         ]
 
-    def _replicas(self, session: Session, gang_key: str) -> tuple[ReplicaRow, ...]:
-        query = select(GenerationEntry).where(GenerationEntry.gang_key == gang_key).order_by(GenerationEntry.generation)
-        current = {row.replica: row for row in session.scalars(query)}
-        held = {
-            member.replica: tuple(device.uuid for device in reservations.as_member(session, member).devices)
-            for member in reservations.live_members_of(session, gang_key)
-            if not self._is_over(member)
-        }
-        return tuple(
-            _replica(session, current.get(number), number, held.get(number, ())) for number in sorted({*current, *held})
-        )
-
-    def _reservations(self, session: Session) -> list[ReservationRow]:
+    def _reservations(self, session: Session, clock: Clock) -> list[ReservationRow]:
         query = (
             select(MemberEntry, GangEntry, HostEntry.name)
             .join(GangEntry, GangEntry.key == MemberEntry.gang_key)
@@ -175,7 +154,7 @@ class LedgerReader:
             .where(MemberEntry.state.in_(LIVE))
             .order_by(MemberEntry.reservation_id.desc(), MemberEntry.replica)
         )
-        now = self._ledger.clock.now()
+        now = clock.now()
         return [
             ReservationRow(
                 reservation_id=member.reservation_id,
@@ -190,8 +169,32 @@ class LedgerReader:
                 expires_in_seconds=_time_left(member, now),
             )
             for member, gang, host in session.execute(query)
-            if not self._is_over(member)
+            if not _is_over(clock, member)
         ]
+
+
+def _holder(session: Session, clock: Clock, device: DeviceEntry) -> Holder | None:
+    if device.member_id is None or _is_over(clock, session.get_one(MemberEntry, device.member_id)):
+        return None
+    return reservations.holder_of(session, device)
+
+
+def _is_over(clock: Clock, member: MemberEntry) -> bool:
+    """Tell whether a member has expired, although no writer has ended it yet."""
+    return reservations.is_due(member, clock.epoch, clock.now())
+
+
+def _replicas(session: Session, clock: Clock, gang_key: str) -> tuple[ReplicaRow, ...]:
+    query = select(GenerationEntry).where(GenerationEntry.gang_key == gang_key).order_by(GenerationEntry.generation)
+    current = {row.replica: row for row in session.scalars(query)}
+    held = {
+        member.replica: tuple(device.uuid for device in reservations.as_member(session, member).devices)
+        for member in reservations.live_members_of(session, gang_key)
+        if not _is_over(clock, member)
+    }
+    return tuple(
+        _replica(session, current.get(number), number, held.get(number, ())) for number in sorted({*current, *held})
+    )
 
 
 def _time_left(member: MemberEntry, now: float) -> float | None:

@@ -183,11 +183,16 @@ def _attempt(session: Session, where: tuple[str, int, int, int]) -> AttemptEntry
 
 
 def _end(clock: Clock, row: AttemptEntry, outcome: Outcome) -> None:
-    row.state, row.cause, row.message = outcome.state.value, outcome.cause.value, outcome.message
+    row.state, row.cause, row.message = outcome.state.value, outcome.cause.value, _storable(outcome.message)
     row.exit_code, row.checkpoint, row.metrics = outcome.exit_code, outcome.checkpoint, _finite(outcome.metrics)
     step = row.metrics.get("step")
     row.step = int(step) if isinstance(step, int | float) else row.step
     row.ended_at = row.updated_at = clock.wall_text()
+
+
+def _storable(text: str) -> str:
+    """Return a program's words as every database takes them: SQLite no lone surrogates, PostgreSQL no NUL either."""
+    return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _finite(metrics: dict[str, Any]) -> dict[str, Any]:

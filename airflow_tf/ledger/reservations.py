@@ -240,7 +240,7 @@ def confirm(session: Session, clock: Clock, member: Member, supervisor_pid: int)
             "Run the task again: it reserves anew.",
         )
     row.state, row.supervisor_pid = MemberState.CONFIRMED.value, supervisor_pid
-    row.confirmed_seconds, row.changed_at = clock.now(), clock.wall_text()
+    row.confirmed_seconds, row.changed_at = clock.host_now(), clock.wall_text()  # the supervisor's own host asks
 
 
 def _last_state(session: Session, member: Member) -> str:

@@ -1,6 +1,7 @@
 """Tables of the ledger. The migrations make them; a test holds both equal.
 
-Times ending in ``_at`` are wall time as text, for display; times ending in ``_seconds`` are the ledger's clock.
+Times ending in ``_at`` are wall time as text, for display; times ending in ``_seconds`` are the ledger's clock,
+``confirmed_seconds`` the boot clock of the member's host.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class GangEntry(Base):
 
 
 class ReservationEntry(Base):
-    """One all-or-nothing grant. Its id is the fence: SQLite's AUTOINCREMENT never gives one out twice."""
+    """One all-or-nothing grant. Its id is the fence, given out once: by AUTOINCREMENT (SQLite), by a sequence."""
 
     __tablename__ = "reservations"
     __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012 (read by SQLAlchemy as it is)

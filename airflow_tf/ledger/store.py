@@ -9,16 +9,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import DeviceRequest, Host, Member, Reading
-from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
+from airflow_tf.core.errors import LedgerError
 from airflow_tf.core.identity import GangKey, View
 from airflow_tf.core.ledger import ConfirmedMember, Granted, Outcome, Refused, ReplicaRecord
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import replicas as replica_rows
 from airflow_tf.ledger import reservations
-from airflow_tf.ledger.clock import Clock, boot_clock
+from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import DEADLINE_SECONDS, Transactions
-from airflow_tf.ledger.location import refuse_network_filesystem, sqlite_path
+from airflow_tf.ledger.location import open_database
 from airflow_tf.ledger.migrate import migrate
 from airflow_tf.ledger.schema import AttemptEntry, GangEntry, MemberEntry, MetaEntry
 
@@ -28,25 +28,24 @@ T = TypeVar("T")
 class Ledger:
     """Implements :class:`airflow_tf.core.ledger.GangLedger`; made by :func:`open_ledger`."""
 
-    def __init__(self, transactions: Transactions, *, reservation_seconds: float, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, *, reservation_seconds: float) -> None:
         self._transactions = transactions
         self._life_seconds = reservation_seconds
-        self.clock = clock
-        self.ledger_id = self.read(lambda session: session.get_one(MetaEntry, "ledger_id").value)
+        self.ledger_id = self.read(lambda session, _: session.get_one(MetaEntry, "ledger_id").value)
 
     def close(self) -> None:
         """Close the database."""
         self._transactions.close()
 
-    def read(self, query: Callable[[Session], T]) -> T:
-        """Run ``query`` on one consistent state, for readers of the tables."""
+    def read(self, query: Callable[[Session, Clock], T]) -> T:
+        """Run ``query`` on one consistent state and the ledger's clock, for readers of the tables."""
         return self._transactions.read(query)
 
     # --- hosts, devices, reservations --------------------------------------------------------------------------
 
     def register_host(self, host: Host, readings: Sequence[Reading]) -> None:
         """Record this host, its boot and its devices; members of an earlier boot of it are released."""
-        self._transactions.write(lambda session: reservations.record_host(session, self.clock, host, readings))
+        self._transactions.write(lambda session, clock: reservations.record_host(session, clock, host, readings))
 
     def reserve(
         self, key: GangKey, request: DeviceRequest, replicas: Sequence[int], host: Host, readings: Sequence[Reading]
@@ -58,9 +57,9 @@ class Ledger:
         :raises DevicesNeverFitError: if the host can never satisfy the request.
         """
         return self._transactions.write(
-            lambda session: reservations.reserve(
+            lambda session, clock: reservations.reserve(
                 session,
-                self.clock,
+                clock,
                 life_seconds=self._life_seconds,
                 key=key,
                 request=request,
@@ -73,10 +72,10 @@ class Ledger:
     def member(self, key: GangKey, replica: int) -> Member | None:
         """Return the live (reserved or confirmed) member of a replica, newest fence first."""
 
-        def query(session: Session) -> Member | None:
-            now = self.clock.now()
+        def query(session: Session, clock: Clock) -> Member | None:
+            now = clock.now()
             for row in reservations.live_members_of(session, key.key):
-                if row.replica == replica and not reservations.is_due(row, self.clock.epoch, now):
+                if row.replica == replica and not reservations.is_due(row, clock.epoch, now):
                     return reservations.as_member(session, row)
             return None
 
@@ -87,12 +86,12 @@ class Ledger:
 
         :raises LedgerError: if it is no longer reserved (expired, revoked, released).
         """
-        self._transactions.write(lambda session: reservations.confirm(session, self.clock, member, supervisor_pid))
+        self._transactions.write(lambda session, clock: reservations.confirm(session, clock, member, supervisor_pid))
 
     def confirmed_on(self, host: Host) -> list[ConfirmedMember]:
         """Return the confirmed members of a host with the token of their last attempt."""
 
-        def query(session: Session) -> list[ConfirmedMember]:
+        def query(session: Session, _: Clock) -> list[ConfirmedMember]:
             wanted = select(MemberEntry).where(
                 MemberEntry.host_id == host.host_id, MemberEntry.state == MemberState.CONFIRMED.value
             )
@@ -112,24 +111,24 @@ class Ledger:
         self._end(member, MemberState.REVOKED, why)
 
     def _end(self, member: Member, state: MemberState, why: str) -> None:
-        def work(session: Session) -> None:
+        def work(session: Session, clock: Clock) -> None:
             row = reservations.find_live(session, member)
             if row is not None:
-                reservations.end_member(session, self.clock, row, state, why)
+                reservations.end_member(session, clock, row, state, why)
 
         self._transactions.write(work)
 
     def renew(self, key: GangKey, supervisor_pid: int) -> bool:
         """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; tell if cancel was asked."""
 
-        def work(session: Session) -> bool:
-            reservations.expire(session, self.clock)
+        def work(session: Session, clock: Clock) -> bool:
+            reservations.expire(session, clock)
             gang = session.get(GangEntry, key.key)
             if gang is None:
                 return False
-            gang.supervisor_pid, gang.renewed_at = supervisor_pid, self.clock.wall_text()
+            gang.supervisor_pid, gang.renewed_at = supervisor_pid, clock.wall_text()
             for member in reservations.live_members_of(session, key.key):
-                member.expires_seconds = self.clock.now() + self._life_seconds
+                member.expires_seconds = clock.now() + self._life_seconds
             return gang.cancelled_by is not None
 
         return self._transactions.write(work)
@@ -142,14 +141,14 @@ class Ledger:
         :raises LedgerError: if there is no such gang.
         """
 
-        def work(session: Session) -> None:
+        def work(session: Session, clock: Clock) -> None:
             gang = session.get(GangEntry, gang_key)
             if gang is None:
                 raise LedgerError(f"no gang {gang_key} in this ledger", todo="List them with 'airflow tf runs'.")
-            gang.cancelled_by, gang.cancelled_at = by, self.clock.wall_text()
+            gang.cancelled_by, gang.cancelled_at = by, clock.wall_text()
             for member in reservations.live_members_of(session, gang_key):
                 if member.state == MemberState.RESERVED.value:
-                    reservations.end_member(session, self.clock, member, MemberState.REVOKED, f"cancelled by {by}")
+                    reservations.end_member(session, clock, member, MemberState.REVOKED, f"cancelled by {by}")
 
         self._transactions.write(work)
 
@@ -157,7 +156,7 @@ class Ledger:
 
     def open_gang(self, key: GangKey, count: int, folder: str) -> None:
         """Record the gang (idempotent); ``folder`` is its run folder on this host."""
-        self._transactions.write(lambda session: replica_rows.open_gang(session, self.clock, key, count, folder))
+        self._transactions.write(lambda session, clock: replica_rows.open_gang(session, clock, key, count, folder))
 
     def enter(self, key: GangKey, replica: int, view: View) -> ReplicaRecord:
         """Register ``view`` and return the replica's current generation.
@@ -166,11 +165,11 @@ class Ledger:
 
         :raises LedgerError: if the gang was not opened or has no such replica.
         """
-        return self._transactions.write(lambda session: replica_rows.enter(session, self.clock, key, replica, view))
+        return self._transactions.write(lambda session, clock: replica_rows.enter(session, clock, key, replica, view))
 
     def is_newest_view(self, key: GangKey, replica: int, view: View) -> bool:
         """Tell whether no newer view of this replica has been registered."""
-        newest = self.read(lambda session: replica_rows.newest_view(session, key, replica))
+        newest = self.read(lambda session, _: replica_rows.newest_view(session, key, replica))
         return newest is None or not newest.is_newer_than(view) or newest == view
 
     def seconds_waiting(self, key: GangKey, replica: int, view: View) -> float:
@@ -178,7 +177,7 @@ class Ledger:
 
         :raises LedgerError: if a newer view has taken the replica over.
         """
-        return self.read(lambda session: replica_rows.seconds_waiting(session, self.clock, key, replica, view))
+        return self.read(lambda session, clock: replica_rows.seconds_waiting(session, clock, key, replica, view))
 
     def start_attempt(self, key: GangKey, replica: int, generation: int, member: Member, token: str) -> int:
         """Record a new attempt in state STARTING and return its number, counted from 1 in its generation.
@@ -186,7 +185,7 @@ class Ledger:
         :raises LedgerError: if the member is no longer live, or the token was used before.
         """
 
-        def work(session: Session) -> int:
+        def work(session: Session, clock: Clock) -> int:
             row = reservations.find_live(session, member)
             if row is None:
                 raise LedgerError(
@@ -194,7 +193,7 @@ class Ledger:
                     f"reservation {member.reservation_id} no longer holds its devices",
                     "Run the task again: it reserves anew.",
                 )
-            return replica_rows.start_attempt(session, self.clock, key, replica, generation, row.id, token)
+            return replica_rows.start_attempt(session, clock, key, replica, generation, row.id, token)
 
         return self._transactions.write(work)
 
@@ -203,16 +202,16 @@ class Ledger:
     ) -> None:
         """Record that the attempt runs as ``pid`` and has reached ``step``."""
         where = (key.key, replica, generation, attempt)
-        self._transactions.write(lambda session: replica_rows.update_attempt(session, self.clock, where, pid, step))
+        self._transactions.write(lambda session, clock: replica_rows.update_attempt(session, clock, where, pid, step))
 
     def end_attempt(self, key: GangKey, replica: int, generation: int, attempt: int, outcome: Outcome) -> None:
         """Record the outcome (idempotent; the first terminal outcome stays)."""
         where = (key.key, replica, generation, attempt)
-        self._transactions.write(lambda session: replica_rows.end_attempt(session, self.clock, where, outcome))
+        self._transactions.write(lambda session, clock: replica_rows.end_attempt(session, clock, where, outcome))
 
     def replicas(self, key: GangKey) -> dict[int, ReplicaRecord]:
         """Return the current generation of every replica that was ever entered."""
-        return self.read(lambda session: replica_rows.replicas(session, key.key))
+        return self.read(lambda session, _: replica_rows.replicas(session, key.key))
 
 
 def open_ledger(
@@ -220,20 +219,15 @@ def open_ledger(
 ) -> Ledger:
     """Open the ledger, made or migrated first where needed.
 
-    :param clock: another clock than the host's boot clock, for tests.
-    :param deadline_seconds: longest time that any call waits for the database.
+    :param clock: another clock than the database's own, for tests.
+    :param deadline_seconds: longest time that any call waits for the database; a call ends within twice that.
     :raises LedgerError: if its URL, its file system or its schema cannot be used.
     :raises LedgerUnavailableError: if the database does not answer.
     """
-    url, path = sqlite_path(settings.ledger_url)
-    refuse_network_filesystem(path, "the ledger")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise LedgerUnavailableError(f"cannot make the ledger's folder {path.parent}", str(error)) from error
-    transactions = Transactions(url, deadline_seconds)
-    migrate(transactions, path)
-    return Ledger(transactions, reservation_seconds=settings.reservation_seconds, clock=clock or boot_clock())
+    database = open_database(settings.ledger_url, deadline_seconds)
+    transactions = Transactions(database, deadline_seconds=deadline_seconds, clock=clock)
+    migrate(transactions)
+    return Ledger(transactions, reservation_seconds=settings.reservation_seconds)
 
 
 def _confirmed(session: Session, row: MemberEntry) -> ConfirmedMember:

@@ -14,26 +14,22 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import contextlib
-import fcntl
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, Any, Self
 
 from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.testing.hadoop import HADOOP_VERSION, fetch_jars, find_program, write_configuration
+from airflow_tf.testing.private import free_ports, make_folder, remove_abandoned_folders, run_beside
 
 NAMENODE = "namenode"
 URI_VARIABLE = "AIRFLOW_TF_HDFS"
@@ -48,9 +44,6 @@ _JVM = (
     "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
 )
-_PORTS = range(
-    20000, 32000
-)  # below Linux's ephemeral range: no outgoing connection takes a port while its owner is down
 _DATANODE_KEYS = {"data": "address", "ipc": "ipc.address", "http": "http.address"}
 _TAIL_BYTES = 2000
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would not reach our loopback
@@ -118,8 +111,8 @@ class HdfsCluster:
         """
         java = find_program("java", "JAVA_HOME", "openjdk-17-jre-headless")
         jars = fetch_jars(self._version)
-        _remove_abandoned_folders()
-        self._folder, self._lock = _make_folder()
+        remove_abandoned_folders(_PREFIX)
+        self._folder, self._lock = make_folder(_PREFIX)
         atexit.register(self.stop)
         try:
             self._start(java, jars)
@@ -133,7 +126,7 @@ class HdfsCluster:
         for name in ("conf", "log", "tmp", "data"):
             (folder / name).mkdir()
         uses = {name: ("rpc", "http") if name == NAMENODE else tuple(_DATANODE_KEYS) for name in self.names}
-        self._ports = _free_ports([f"{name}.{use}" for name in self.names for use in uses[name]])
+        self._ports = free_ports([f"{name}.{use}" for name in self.names for use in uses[name]])
         write_configuration(
             folder / "conf",
             rpc_port=self._ports["namenode.rpc"],
@@ -286,51 +279,6 @@ class HdfsCluster:
         return (self.folder / "log" / f"{name}.log").read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
 
 
-def _free_ports(names: list[str]) -> dict[str, int]:
-    ports: dict[str, int] = {}
-    candidates = random.SystemRandom().sample(_PORTS, len(_PORTS))
-    for name in names:
-        while True:
-            port = candidates.pop()
-            with socket.socket() as probe, contextlib.suppress(OSError):  # taken: try the next one
-                probe.bind(("127.0.0.1", port))
-                ports[name] = port
-                break
-    return ports
-
-
-def _make_folder() -> tuple[Path, IO[str]]:
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = (folder / "lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return folder, lock
-
-
-def _remove_abandoned_folders() -> None:
-    """Remove folders whose owner is dead: their lock is free."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), (folder / "lock").open() as lock:  # in use, not ours, or already gone
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _run(command: list[str]) -> int:
-    def forward(number: int, _frame: FrameType | None) -> None:
-        if child is not None:
-            child.send_signal(number)
-        else:
-            sys.exit(128 + number)
-
-    child: subprocess.Popen[bytes] | None = None
-    signal.signal(signal.SIGTERM, forward)
-    with HdfsCluster() as cluster:
-        child = subprocess.Popen(command, env=os.environ | {URI_VARIABLE: cluster.uri})
-        while True:
-            with contextlib.suppress(KeyboardInterrupt):  # the terminal sent ^C to the command as well: let it end
-                code = child.wait()
-                return code if code >= 0 else 128 - code
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run ``fetch`` or ``run -- COMMAND`` and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m airflow_tf.testing.hdfs", description="A real HDFS for tests.")
@@ -346,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
         command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
         if not command:
             run.error("COMMAND is missing")
-        return _run(command)
+        return run_beside(HdfsCluster(), command, lambda cluster: {URI_VARIABLE: cluster.uri})
     except AirflowTfError as error:
         sys.stderr.write(f"{error}\n")
         return 1

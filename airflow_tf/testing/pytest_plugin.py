@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from airflow_tf.testing.hdfs import HdfsCluster
+    from airflow_tf.testing.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,12 @@ def hdfs_cluster() -> Iterator[HdfsCluster]:
 
     with HdfsCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Start a real PostgreSQL on first use and share it for the session; a test that stops it must start it again."""
+    from airflow_tf.testing.postgres import PostgresServer  # noqa: PLC0415 -- only sessions that use it pay for it
+
+    with PostgresServer() as server:
+        yield server

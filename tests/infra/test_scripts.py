@@ -88,6 +88,23 @@ def test_only_a_recent_java_counts(bash, version, expected):
     assert done.returncode == expected, done.stderr
 
 
+def test_a_postgresql_that_is_there_is_not_installed(bash, tmp_path):
+    programs = tmp_path / "postgresql" / "15" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("initdb", "postgres"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    done = bash("apt_install() { echo installs; }; ensure_postgres", POSTGRES_HOME=str(programs.parent.parent))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_postgresql_that_is_missing_is_installed_without_a_cluster_of_its_own(bash, tmp_path):
+    drop_ins = tmp_path / "createcluster.d"
+    code = "has_postgres() { return 1; }; id() { echo 0; }; apt_install() { cat $POSTGRES_DROP_INS/*; echo $2; }"
+    done = bash(f"{code}; ensure_postgres", POSTGRES_DROP_INS=str(drop_ins))
+    assert done.stdout.splitlines() == ["create_main_cluster = false", "postgresql"], done.stderr
+
+
 def test_scripts_are_valid_bash_and_executable():
     for name in ("demo", "lock", "test"):
         assert os.access(SCRIPTS / name, os.X_OK)

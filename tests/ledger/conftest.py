@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import Connection
 
 from airflow_tf.core.devices import Device, DeviceRequest, Health, Host, Reading
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.settings import Settings
 from airflow_tf.ledger import Clock, Ledger, open_ledger
+from airflow_tf.ledger.location import open_database
+from airflow_tf.testing.postgres import PostgresServer
 
 HOST = Host("machine-place", "gpu-host", "boot-1")
 
@@ -25,7 +29,12 @@ class FakeTime:
 
     def clock(self) -> Clock:
         start = datetime(2026, 10, 3, 12, 0, tzinfo=UTC)
-        return Clock(self.epoch, lambda: self.seconds, lambda: start + timedelta(seconds=self.seconds - 1000.0))
+        return Clock(
+            self.epoch,
+            lambda: self.seconds,
+            lambda: start + timedelta(seconds=self.seconds - 1000.0),
+            host_now=lambda: self.seconds,
+        )
 
 
 def devices(count: int, kind: str = "cpu", memory_bytes: int | None = None) -> list[Reading]:
@@ -38,10 +47,33 @@ def request(per_replica: int = 1, **others: object) -> DeviceRequest:
     return replace(DeviceRequest(per_replica=per_replica), **others)
 
 
-@pytest.fixture(params=["sqlite"])
-def database_url(request: pytest.FixtureRequest, tmp_path) -> str:
-    """URL of an empty database."""
-    return {"sqlite": f"sqlite:///{tmp_path / 'private' / 'ledger.db'}"}[request.param]
+@contextlib.contextmanager
+def writing(url: str, deadline_seconds: float = 60.0) -> Iterator[Connection]:
+    """Hold a writing transaction of another client."""
+    database = open_database(url, deadline_seconds)
+    try:
+        with database.writing.begin() as connection:
+            yield connection
+    finally:
+        database.plain.dispose()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path / 'private' / 'ledger.db'}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """URL of an empty database: the contract holds on both."""
+    return request.getfixturevalue(f"{request.param}_url")
 
 
 @pytest.fixture

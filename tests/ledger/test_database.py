@@ -1,39 +1,31 @@
-"""The database behind a ledger: who may make it, how it is migrated, and what happens when it does not answer."""
+"""The database behind a ledger, the same for every kind: how it is migrated, and what happens when it is locked."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
-import sqlite3
 import threading
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
 
 from airflow_tf.core.errors import AirflowTfError, LedgerError, LedgerUnavailableError
 from airflow_tf.ledger import open_ledger
-from airflow_tf.ledger.engine import Transactions
-from airflow_tf.ledger.location import sqlite_path
 from airflow_tf.ledger.migrate import HEAD, MIGRATIONS, VERSION_TABLE
+from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.ledger.schema import Base
-from tests.ledger.conftest import HOST, devices
+from tests.ledger.conftest import HOST, devices, writing
 
 SPAWN = multiprocessing.get_context("spawn")
-
-
-class Mount(NamedTuple):
-    mountpoint: str
-    fstype: str
-
-
-def file_of(settings):
-    return sqlite_path(settings.ledger_url)[1]
 
 
 def open_at_once(settings, barrier, answers):
@@ -59,11 +51,12 @@ def test_first_openers_at_the_same_time_make_one_ledger(ledger_settings, no_proc
 
 
 def test_the_migrations_make_what_the_models_say(ledger, ledger_settings):
-    transactions = Transactions(sqlite_path(ledger_settings.ledger_url)[0])
-    with transactions.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
-    transactions.close()
+    def difference(session, _):
+        options = {"version_table": VERSION_TABLE, "compare_type": True}
+        context = MigrationContext.configure(session.connection(), opts=options)
+        return compare_metadata(context, Base.metadata)
+
+    assert ledger.read(difference) == []
 
 
 def test_head_is_the_newest_migration():
@@ -83,84 +76,90 @@ def test_a_migration_that_fails_leaves_nothing_and_can_be_repeated(ledger_settin
         patched.setattr("alembic.op.create_index", fail)
         with pytest.raises(KilledError):
             open_ledger(ledger_settings)
-    with sqlite3.connect(file_of(ledger_settings)) as connection:
-        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
+    with writing(ledger_settings.ledger_url) as connection:
+        assert inspect(connection).get_table_names() == []
     open_ledger(ledger_settings).close()
 
 
 def test_a_ledger_of_a_newer_version_is_refused(ledger, ledger_settings):
-    with sqlite3.connect(file_of(ledger_settings)) as connection:
-        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    with writing(ledger_settings.ledger_url) as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
     with pytest.raises(LedgerError, match=r"schema 9999.* newer airflow_tf"):
         open_ledger(ledger_settings)
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
-def test_a_network_file_system_is_refused(ledger_settings, monkeypatch, kind):
-    mounts = [Mount("/", "ext4"), Mount(str(ledger_settings.home.parent), kind)]
-    monkeypatch.setattr("airflow_tf.ledger.location.psutil.disk_partitions", lambda **_: mounts)
-    with pytest.raises(LedgerError, match=rf"network file system \({kind}\)"):
-        open_ledger(ledger_settings)
+def test_a_locked_database_ends_in_an_error_within_the_deadline(ledger, ledger_settings):
+    hurried = open_ledger(ledger_settings, deadline_seconds=0.5)
+    with writing(ledger_settings.ledger_url):
+        start = time.monotonic()
+        with pytest.raises(LedgerUnavailableError, match=r"locked for 0\.5 s"):
+            hurried.register_host(HOST, devices(1))
+        assert time.monotonic() - start < 5
+        assert hurried.confirmed_on(HOST) == []  # reading goes on
+    hurried.register_host(HOST, devices(1))
+    hurried.close()
+
+
+def test_a_locked_new_database_ends_in_an_error_within_the_deadline(ledger_settings):
+    with writing(ledger_settings.ledger_url):
+        start = time.monotonic()
+        with pytest.raises(LedgerUnavailableError, match=r"locked for 0\.5 s"):
+            open_ledger(ledger_settings, deadline_seconds=0.5)
+        assert time.monotonic() - start < 5
+    open_ledger(ledger_settings).close()
+
+
+def test_a_short_lock_is_waited_for(ledger, ledger_settings):
+    with contextlib.ExitStack() as held, ThreadPoolExecutor(1) as other:
+        held.enter_context(writing(ledger_settings.ledger_url))
+        waiting = other.submit(ledger.register_host, HOST, devices(1))
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        held.close()
+        waiting.result(timeout=10)
+
+
+def test_what_fails_halfway_leaves_nothing(ledger, reserve):
+    def fail(session, clock):
+        session.execute(text("DELETE FROM devices"))
+        raise LedgerError("halfway")
+
+    reserve("flights", [0], devices(2))
+    with pytest.raises(LedgerError, match="halfway"):
+        ledger._transactions.write(fail)
+    assert len(LedgerReader(ledger).devices()) == 2
+
+
+def test_a_reader_sees_one_state_whatever_is_written_meanwhile(ledger):
+    ledger.register_host(HOST, devices(1))
+
+    def count_twice(session, _):
+        first = session.scalar(text("SELECT count(*) FROM devices"))
+        other = threading.Thread(target=ledger.register_host, args=(HOST, devices(5)))
+        other.start()
+        other.join(timeout=10)
+        return first, session.scalar(text("SELECT count(*) FROM devices"))
+
+    assert ledger.read(count_twice) == (1, 1)
+    assert len(LedgerReader(ledger).devices()) == 5
 
 
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("not a url", "not a database URL"),
-        ("postgresql://user:secret@host/db", "no other database"),
+        ("not a url s3cret", "not a database URL"),
+        ("postgresql://user:s3cret@host:port/db", "not a database URL"),
+        ("postgresql+psycopg2://user:s3cret@host/db", r"kind postgresql\+psycopg2"),
+        ("mysql://user:s3cret@host/db", "kind mysql"),
+        ("postgresql://user:s3cret@host", "no database of the server host"),
         ("sqlite://", "absolute path"),
         ("sqlite:///relative.db", "absolute path"),
     ],
 )
-def test_urls_that_name_no_sqlite_file_are_refused_without_their_password(settings, url, why):
+def test_urls_that_name_no_ledger_are_refused_without_their_secrets(settings, url, why):
     with pytest.raises(LedgerError, match=why) as caught:
         open_ledger(replace(settings, ledger_url=url))
-    assert "secret" not in str(caught.value)
-
-
-def test_a_locked_database_ends_in_an_error_within_the_deadline(ledger, ledger_settings):
-    patient = open_ledger(ledger_settings, deadline_seconds=0.5)
-    holder = sqlite3.connect(file_of(ledger_settings), isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    start = time.monotonic()
-    with pytest.raises(LedgerUnavailableError, match=r"locked for 0\.5 s"):
-        patient.register_host(HOST, devices(1))
-    assert time.monotonic() - start < 5
-    assert patient.confirmed_on(HOST) == []  # reading goes on
-    holder.execute("ROLLBACK")
-    patient.register_host(HOST, devices(1))
-    holder.close()
-    patient.close()
-
-
-def test_a_short_lock_is_waited_for(ledger, ledger_settings):
-    holder = sqlite3.connect(file_of(ledger_settings), isolation_level=None, check_same_thread=False)
-    holder.execute("BEGIN IMMEDIATE")
-    timer = threading.Timer(0.3, lambda: holder.execute("COMMIT"))
-    timer.start()
-    ledger.register_host(HOST, devices(1))
-    timer.join()
-    holder.close()
-
-
-def test_a_file_that_is_no_database_is_refused(ledger_settings):
-    file = file_of(ledger_settings)
-    file.parent.mkdir()
-    file.write_bytes(b"something else entirely" * 100)
-    with pytest.raises(LedgerError, match="not a database"):
-        open_ledger(ledger_settings)
-
-
-def test_a_folder_that_cannot_be_made_is_a_clear_error(ledger_settings):
-    file_of(ledger_settings).parent.write_text("a file where the folder should be")
-    with pytest.raises(LedgerUnavailableError, match="cannot make the ledger's folder"):
-        open_ledger(ledger_settings)
-
-
-def test_the_folder_is_private_and_outcomes_are_synced(ledger, ledger_settings):
-    assert file_of(ledger_settings).parent.stat().st_mode & 0o777 == 0o700
-    assert ledger.read(lambda session: session.connection().exec_driver_sql("PRAGMA synchronous").scalar()) == 2
-    assert ledger.read(lambda session: session.connection().exec_driver_sql("PRAGMA journal_mode").scalar()) == "wal"
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_forked_child_opens_connections_of_its_own(ledger):

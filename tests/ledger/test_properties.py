@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
+from dataclasses import replace
 
-from hypothesis import HealthCheck, settings
+import hypothesis
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from airflow_tf.core.errors import DevicesNeverFitError, LedgerError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import Granted
-from airflow_tf.core.settings import Settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
 from tests.ledger.conftest import HOST, FakeTime, devices, request
@@ -24,22 +24,19 @@ GANGS = st.sampled_from(["a", "b", "c"])
 class Gangs(RuleBasedStateMachine):
     """Compares the ledger with a model: (gang, replica) -> (devices, time of expiry or None once confirmed)."""
 
-    def __init__(self):
+    def __init__(self, settings, url, forget):
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
-        home = Path(self.folder.name)
+        self.forget = forget
         self.time = FakeTime()
-        self.ledger = open_ledger(
-            Settings(home, f"sqlite:///{home}/ledger.db", home, 0, reservation_seconds=LIFE_SECONDS),
-            clock=self.time.clock(),
-        )
+        own = replace(settings, ledger_url=url, reservation_seconds=LIFE_SECONDS)
+        self.ledger = open_ledger(own, clock=self.time.clock())
         self.held = {}
         self.members = {}
         self.fence = 0
 
     def teardown(self):
         self.ledger.close()
-        self.folder.cleanup()
+        self.forget()
 
     def key(self, gang):
         return GangKey(self.ledger.ledger_id, gang, "run", "train")
@@ -119,7 +116,22 @@ class Gangs(RuleBasedStateMachine):
         assert len(given) == len(set(given))
 
 
-TestGangs = Gangs.TestCase
-TestGangs.settings = settings(
+EXAMPLES = hypothesis.settings(
     max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def test_on_sqlite(settings, tmp_path):
+    def gangs():
+        folder = tempfile.TemporaryDirectory(dir=tmp_path)
+        return Gangs(settings, f"sqlite:///{folder.name}/ledger.db", folder.cleanup)
+
+    run_state_machine_as_test(gangs, settings=EXAMPLES)
+
+
+def test_on_postgresql(settings, postgres_server):
+    def gangs():
+        url = postgres_server.create_database()
+        return Gangs(settings, url, lambda: postgres_server.drop_database(url))
+
+    run_state_machine_as_test(gangs, settings=EXAMPLES)

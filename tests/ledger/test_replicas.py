@@ -151,3 +151,13 @@ def test_metrics_that_are_no_numbers_are_kept_as_nothing(ledger, key, member):
     ledger.start_attempt(key, 0, 1, member, "t1")
     ledger.end_attempt(key, 0, 1, 1, Outcome(AttemptState.FAILED, metrics={"loss": math.nan, "step": math.inf, "a": 1}))
     assert ledger.replicas(key)[0].outcome.metrics == {"loss": None, "step": None, "a": 1}
+
+
+def test_whatever_a_program_says_is_kept(reserve, ledger, gang, key, member):
+    ledger.enter(key, 0, View("a", 1, 1))
+    ledger.start_attempt(key, 0, 1, member, "t1")
+    said = Outcome(
+        AttemptState.FAILED, ExitCause.USER_ERROR, "a\0b \udcff é \N{SNOWMAN}", 1, None, {"note\0": "\0\udcff"}
+    )
+    ledger.end_attempt(key, 0, 1, 1, said)
+    assert ledger.replicas(key)[0].outcome.message == "a\N{REPLACEMENT CHARACTER}b ? é \N{SNOWMAN}"

@@ -8,12 +8,13 @@ import pytest
 
 from airflow_tf.core.devices import Health, Member
 from airflow_tf.core.errors import DevicesNeverFitError, LedgerError
-from airflow_tf.core.identity import View
+from airflow_tf.core.identity import GangKey, View
 from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.core.states import AttemptState, MemberState
 from airflow_tf.ledger import open_ledger
+from airflow_tf.ledger.clock import boot_seconds
 from airflow_tf.ledger.read import LedgerReader
-from tests.ledger.conftest import HOST, devices
+from tests.ledger.conftest import HOST, devices, request
 
 
 def uuids(granted):
@@ -71,7 +72,7 @@ def test_replicas_without_devices_are_members_too(reserve):
     ],
 )
 def test_what_can_never_fit_is_refused_for_good_with_the_numbers(reserve, demands, words):
-    replicas = demands.pop("replicas")
+    replicas, demands = demands["replicas"], {name: value for name, value in demands.items() if name != "replicas"}
     with pytest.raises(DevicesNeverFitError) as caught:
         reserve("flights", list(replicas), devices(4, memory_bytes=8 * 2**30), **demands)
     for word in words:
@@ -204,6 +205,16 @@ def test_another_machine_releases_nothing(reserve, ledger, gang):
     ledger.confirm(member, 4711)
     ledger.register_host(replace(HOST, host_id="stranger-place", boot_id="boot-2"), devices(1))
     assert ledger.member(gang("flights"), 0) is not None
+
+
+def test_the_time_of_confirmation_is_of_the_host_s_own_clock(ledger_settings):
+    ledger = open_ledger(ledger_settings)
+    key = GangKey(ledger.ledger_id, "flights", "run x", "train")
+    before = boot_seconds()
+    ledger.confirm(ledger.reserve(key, request(), [0], HOST, devices(1)).members[0], 4711)
+    (found,) = ledger.confirmed_on(HOST)
+    assert before <= found.confirmed_seconds <= boot_seconds()
+    ledger.close()
 
 
 def test_confirmed_members_of_a_host_come_with_pid_time_and_last_token(reserve, ledger, gang, time):

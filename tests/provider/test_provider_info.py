@@ -119,3 +119,11 @@ def test_the_plugins_folder_registers_a_package_that_is_not_installed(tmp_path):
         shutil.copy(PROJECT / "plugins" / name, tmp_path)
     (tmp_path / "airflow_tf").symlink_to(PROJECT / "airflow_tf")
     assert plugins(tmp_path, WITHOUT_ENTRY_POINT + PRINT_PLUGINS) == "['$PLUGINS_FOLDER/airflow_tf_plugin.py'] {}"
+
+
+def test_the_ledger_s_url_may_come_from_a_command_and_is_never_shown(monkeypatch):
+    url = "postgresql+psycopg://user:s3cret@host/airflow_tf"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__LEDGER_URL_CMD", f"echo {url}")
+    settings = load_settings()
+    assert settings.ledger_url == url
+    assert "s3cret" not in repr(settings)

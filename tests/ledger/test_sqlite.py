@@ -1,0 +1,53 @@
+"""What only a ledger in a file has: a folder, a file system, SQLite's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
+from airflow_tf.ledger import open_ledger
+
+
+class Mount(NamedTuple):
+    mountpoint: str
+    fstype: str
+
+
+@pytest.fixture
+def database_url(sqlite_url) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def file(sqlite_url) -> Path:
+    return Path(sqlite_url.removeprefix("sqlite:///"))
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
+def test_a_network_file_system_is_refused(ledger_settings, monkeypatch, kind):
+    mounts = [Mount("/", "ext4"), Mount(str(ledger_settings.home.parent), kind)]
+    monkeypatch.setattr("airflow_tf.ledger.location.psutil.disk_partitions", lambda **_: mounts)
+    with pytest.raises(LedgerError, match=rf"network file system \({kind}\)"):
+        open_ledger(ledger_settings)
+
+
+def test_a_file_that_is_no_database_is_refused(ledger_settings, file):
+    file.parent.mkdir()
+    file.write_bytes(b"something else entirely" * 100)
+    with pytest.raises(LedgerError, match="not a database"):
+        open_ledger(ledger_settings)
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(ledger_settings, file):
+    file.parent.write_text("a file where the folder should be")
+    with pytest.raises(LedgerUnavailableError, match="cannot make the ledger's folder"):
+        open_ledger(ledger_settings)
+
+
+def test_the_folder_is_private_and_outcomes_are_synced(ledger, file):
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert ledger.read(lambda session, _: session.connection().exec_driver_sql("PRAGMA synchronous").scalar()) == 2
+    assert ledger.read(lambda session, _: session.connection().exec_driver_sql("PRAGMA journal_mode").scalar()) == "wal"
