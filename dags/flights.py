@@ -1,5 +1,5 @@
 """The DAG of flights.tf.yaml."""
 
-from airflow_tf.pipeline import load_declarations
+from airflow_tf.pipeline import load_dags
 
-load_declarations(globals(), __file__, "flights.tf.yaml")
+load_dags(globals(), __file__, "flights.tf.yaml")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tf.core.devices import Reading
+from airflow_tf.core.devices import Health, Reading
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState
@@ -18,6 +18,7 @@ from airflow_tf.ledger.read import LedgerReader, ReplicaRow, RunRow
 from airflow_tf.supervisor.acquire import reclaim, this_host
 
 POLL_SECONDS = 0.5
+RESERVED = "reserved"  # free to look at, but promised to a run whose replica has not started
 _ALIVE = {state.value for state in AttemptState if not state.is_terminal}
 
 
@@ -28,7 +29,7 @@ def device_rows(reader: LedgerReader, settings: Settings) -> list[dict[str, Any]
     rows = []
     for row in reader.devices():
         reading = live.pop(row.uuid, None) if row.host == here else None
-        holder = row.holder
+        holder, state = row.holder, reading.health.value if reading else row.health
         rows.append(
             {
                 "host": row.host,
@@ -36,7 +37,7 @@ def device_rows(reader: LedgerReader, settings: Settings) -> list[dict[str, Any]
                 "kind": row.kind,
                 "name": row.name,
                 "memory": "" if row.memory_bytes is None else format_bytes(row.memory_bytes),
-                "state": reading.health.value if reading else row.health,
+                "state": RESERVED if holder and state == Health.FREE else state,
                 "held_by": f"{holder.gang_label}[{holder.replica}]" if holder else "",
                 "since": holder.since if holder else "",
                 "reason": reading.reason if reading else row.reason,

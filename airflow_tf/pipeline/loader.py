@@ -21,7 +21,7 @@ SUFFIX = ".tf.yaml"
 _log = logging.getLogger(__name__)
 
 
-def load_declarations(namespace: MutableMapping[str, Any], loader_file: str, name: str | None = None) -> None:
+def load_dags(namespace: MutableMapping[str, Any], loader_file: str, name: str | None = None) -> None:
     """Put the DAGs of the declarations beside ``loader_file`` into ``namespace``, a module's ``globals()``.
 
     With ``name``, of that file only: its errors become the import error that Airflow shows for the loader. Without,

@@ -62,7 +62,7 @@ class AirflowHome:
     def copy_example(self) -> None:
         self.dags.mkdir(parents=True, exist_ok=True)
         (self.folder / "locks").mkdir(exist_ok=True)
-        for name in ("flights.tf.yaml", "flights.py", ".airflowignore"):
+        for name in ("flights.tf.yaml", "flights.py", "flights_by_hand.py", ".airflowignore"):
             shutil.copy(ROOT / "dags" / name, self.dags / name)
         shutil.copytree(ROOT / "dags" / "flights", self.dags / "flights", dirs_exist_ok=True)
 

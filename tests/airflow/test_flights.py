@@ -91,6 +91,14 @@ def test_one_replica_alone_by_tasks_test(home: AirflowHome, run: str) -> None:
     assert json.loads(results[0].read_text())["state"] == AttemptState.SUCCEEDED
 
 
+@pytest.mark.usefixtures("no_processes_left")
+def test_the_same_dag_written_by_hand(home: AirflowHome, flights: Path, run: str) -> None:
+    before = set(published(flights))
+    home.run("dags", "test", "flights_by_hand", "--conf", '{"epochs": 1}')
+    (version,) = set(published(flights)) - before
+    assert json.loads((version / "manifest.json").read_text())["origin"]["dag_id"] == "flights_by_hand"
+
+
 @pytest.mark.hdfs
 @pytest.mark.usefixtures("no_processes_left")
 def test_the_same_declaration_on_a_real_hdfs(home: AirflowHome, flights: Path, hdfs_cluster: HdfsCluster) -> None:

@@ -5,13 +5,11 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions.dag import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tf.pipeline import load_declarations
+from airflow_tf.pipeline import load_dags
 from airflow_tf.pipeline.errors import InvalidDeclarationError
 from tests.pipeline.declarations import VALID, changed, write
 
-FOLDER_LOADER = (
-    "from airflow_tf.pipeline import load_declarations  # airflow dag\n\nload_declarations(globals(), __file__)\n"
-)
+FOLDER_LOADER = "from airflow_tf.pipeline import load_dags  # airflow dag\n\nload_dags(globals(), __file__)\n"
 MISSPELT = changed("session_config:", "sesion_config:")
 
 
@@ -21,7 +19,7 @@ def named(dag_id, text=VALID):
 
 def load(folder, *name):
     namespace = {}
-    load_declarations(namespace, str(folder / "loader.py"), *name)
+    load_dags(namespace, str(folder / "loader.py"), *name)
     return {dag.dag_id: dag for dag in namespace.values()}
 
 
