@@ -164,9 +164,7 @@ def _cache(settings: Settings) -> str:
     free = shutil.disk_usage(settings.cache_dir).free
     if free < LOW_SPACE_BYTES:
         what = f"{format_bytes(free)} free at {settings.cache_dir}"
-        raise DeclarationError(
-            what, todo="Free space, or set the option airflow_tf.home to a larger disk."
-        )
+        raise DeclarationError(what, todo="Free space, or set the option airflow_tf.home to a larger disk.")
     budget = format_bytes(settings.cache_bytes)
     return f"{settings.cache_dir} on {filesystem_type(settings.cache_dir)}, {format_bytes(free)} free, budget {budget}"
 
