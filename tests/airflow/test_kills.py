@@ -147,7 +147,7 @@ def test_control_c_in_a_terminal(home: AirflowHome, before: set[Path], words: tu
 
     trained = wait_for(replica, "a replica that trains", 120)
     os.write(terminal, b"\x03")
-    wait_for(lambda: drain() or not is_alive(trained), "the replica's end", deadline_seconds=45)
+    wait_for(lambda: drain() or not is_alive(trained), "the replica's end within its grace", deadline_seconds=30)
     wait_for(lambda: drain() or os.waitpid(pid, os.WNOHANG)[0] == pid, "the command's end", 60)
     os.close(terminal)
     text = b"".join(output).decode(errors="replace")
