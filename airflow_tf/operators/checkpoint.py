@@ -149,6 +149,8 @@ class CheckpointPublishOperator(BaseOperator):
                 raise CheckpointError(f"task {self.from_task!r} left no candidates in this run")
             evaluation = ti.xcom_pull(task_ids=self.evaluation_task) if self.evaluation_task else None
             name = choose(aggregated, evaluation, self.metric, self.mode)
+            if evaluation is None and name == AVERAGE:
+                self.log.warning("Nothing shows that the average is no worse than a replica: there is no evaluation.")
             run, settings = TaskRun.from_context(context), load_settings()
             local = collect(aggregated["candidates"][name], run.folders(settings).root / f"{self.task_id}--model")
             files = describe(local)
