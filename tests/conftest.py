@@ -118,7 +118,7 @@ def _is_marked(process: psutil.Process, tmp_path: Path) -> bool:
         return False  # of another user, or gone
     if environment.get(SESSION_VARIABLE) == HOME.name:
         return True
-    folders = (str(HOME), str(tmp_path))
+    folders = (str(HOME), f"{tmp_path.parent}/")  # the session's, so that those of its shared fixtures count too
     return any(name.startswith("AIRFLOW_TF_") and value.startswith(folders) for name, value in environment.items())
 
 

@@ -27,7 +27,7 @@ class GangLaunch:
     """A gang as its supervisor needs it; sent on the supervisor's standard input.
 
     :param key: ``GangKey`` as JSON.
-    :param count: replicas of the gang, also those that have not arrived.
+    :param count: replicas that will come to this supervisor; when all are final it need not wait for more.
     :param folder: run folder of the gang on this host.
     :param python: the training interpreter.
     :param start_method: ``zygote`` (fork after ``import tensorflow``) or ``spawn``.

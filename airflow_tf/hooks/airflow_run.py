@@ -15,6 +15,7 @@ from airflow_tf.core.policy import orphan_grace_seconds
 from airflow_tf.core.settings import Settings
 
 HEALTH_TIMEOUT_SECONDS = 1.0
+TEMPORARY_RUN_PREFIX = "__airflow_temporary_run_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,14 @@ class TaskRun:
         return View(self.ti_id, self.try_number, max(self.max_tries - self.retries + 1, 1))
 
     @property
+    def is_alone(self) -> bool:
+        """Tell whether no other task instance of this run will ever come: ``tasks test`` without a run id."""
+        return self.run_id.startswith(TEMPORARY_RUN_PREFIX)
+
+    @property
     def tries_left(self) -> int:
         """Tries that Airflow may still start after this one."""
-        return max(self.max_tries + 1 - self.try_number, 0)
+        return 0 if self.is_alone else max(self.max_tries + 1 - self.try_number, 0)
 
     def gang(self, installation: str, task_id: str | None = None) -> GangKey:
         """Return the gang of this task, or of another task of the same run."""

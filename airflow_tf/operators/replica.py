@@ -318,7 +318,7 @@ class ReplicaOperator(BaseOperator):
         client = GangClient(
             GangLaunch(
                 key=key.to_json(),
-                count=launch.count,
+                count=1 if run.is_alone else launch.count,
                 folder=str(folder),
                 python=self.python or sys.executable,
                 start_method=self.start_method,

@@ -276,6 +276,7 @@ class GangSupervisor:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 if await self._on_ledger(lambda ledger: ledger.renew(self._key, os.getpid())):
+                    self._ending = True  # nothing starts again before somebody clears a task
                     for seat in self._seats.values():
                         seat.stop("by 'airflow tf cancel'", ExitCause.CANCELLED)
                 for seat in self._seats.values():

@@ -22,7 +22,7 @@ from tests.supervisor.processes import supervisor_of, zygote_of
 
 pytestmark = [pytest.mark.airflow, pytest.mark.tensorflow, pytest.mark.slow]
 
-EPOCHS = {"epochs": 16}  # long enough to be caught in the middle, short enough to wait for
+EPOCHS = {"epochs": 60}  # long enough to be caught in the middle, short enough to wait for
 TRAIN = "train"
 
 
