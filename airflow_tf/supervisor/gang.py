@@ -287,8 +287,6 @@ class GangSupervisor:
     async def _record_step(self, seat: Seat) -> None:
         if seat.process is None or seat.attempt_folder is None:
             return
-        step = (await asyncio.to_thread(results.read_metrics, seat.attempt_folder)).get("step")
+        step = await asyncio.to_thread(results.last_step, seat.attempt_folder)
         pid, where = seat.process.pid if seat.process else 0, (seat.number, seat.generation, seat.attempt)
-        await self._on_ledger(
-            lambda ledger: ledger.update_attempt(self._key, *where, pid=pid, step=None if step is None else int(step))
-        )
+        await self._on_ledger(lambda ledger: ledger.update_attempt(self._key, *where, pid=pid, step=step))

@@ -73,6 +73,15 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     return found
 
 
+def last_step(folder: Path) -> int | None:
+    """Return the step that was reported last, from the end of the file: it is asked every few seconds."""
+    for line in reversed(file_tail(folder / METRICS_FILE).splitlines()):
+        step = _parse_metrics(line).get("step")
+        if step is not None:
+            return int(step)
+    return None
+
+
 def _parse_metrics(line: str) -> dict[str, Any]:
     try:
         data = json.loads(line)

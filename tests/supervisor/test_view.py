@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from airflow_tf.supervisor.results import last_step
 from airflow_tf.supervisor.view import LogTail
 
 
@@ -41,3 +42,10 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
     path.write_bytes(b"caf\xe9\r\nnext\n")
     LogTail(path, seen.append).forward()
     assert seen == ["caf\ufffd", "next"]
+
+
+def test_the_last_step_is_read_from_the_end_of_the_metrics(tmp_path: Path) -> None:
+    assert last_step(tmp_path) is None
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}, "mae": 1.0}}\n' for step in range(5000)) + "no json\n")
+    assert last_step(tmp_path) == 4999

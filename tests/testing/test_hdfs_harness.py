@@ -4,32 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.testing import hadoop
 from airflow_tf.testing.hdfs import URI_VARIABLE, HdfsCluster
+from tests.testing.servers import eventually, servers_of
 
 pytestmark = pytest.mark.hdfs
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def servers_of(folder: Path) -> list[int]:
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if any(str(folder) in a for a in p.info["cmdline"] or ())]
 
 
 def test_serves_rpc_and_webhdfs_and_survives_a_killed_datanode(hdfs_cluster: HdfsCluster) -> None:

@@ -3,8 +3,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,19 +13,7 @@ from sqlalchemy.exc import OperationalError
 from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.testing import postgres
 from airflow_tf.testing.postgres import URL_VARIABLE, PostgresServer
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def servers_of(folder: Path) -> list[int]:
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if any(str(folder) in a for a in p.info["cmdline"] or ())]
+from tests.testing.servers import eventually, servers_of
 
 
 def ask(url: str, statement: str) -> object:
