@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Health(StrEnum):
@@ -69,13 +69,30 @@ class DeviceRequest:
     """What a gang asks for: ``per_replica`` devices for each of its replicas, all or nothing.
 
     ``kind`` is ``auto``, ``gpu``, ``static`` or ``cpu``; ``auto`` takes the kind the host has registered and never
-    falls from gpu to cpu by itself. ``names`` are shell patterns of which a device must match one, if given.
+    falls from gpu to cpu by itself. ``names`` are shell patterns of which a device must match one, if given; ``uuids``
+    are the only devices to take, if given. ``max_utilization_percent`` None asks nothing of a device's utilization.
+
+    ``share_percent`` below 100 lets other replicas that share have the rest of the device; ``per_host`` is the most
+    devices of one host that the gang may hold.
     """
 
     kind: str = "auto"
     per_replica: int = 1
     min_free_bytes: int = 0
     names: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    max_utilization_percent: int | None = None
+    share_percent: int = 100
+    per_host: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain JSON."""
+        return asdict(self) | {"names": list(self.names), "uuids": list(self.uuids)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DeviceRequest:
+        """Read what :meth:`to_json` gave."""
+        return cls(**(data | {"names": tuple(data["names"]), "uuids": tuple(data["uuids"])}))
 
 
 class DeviceProbe(Protocol):
@@ -90,10 +107,11 @@ class DeviceProbe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica's part of a reservation: these devices, under this fence."""
+    """A replica's part of a reservation: ``share_percent`` of each of these devices, under this fence."""
 
     reservation_id: int
     fence: int
     replica: int
     devices: tuple[Device, ...] = field(default=())
     state: str = "reserved"
+    share_percent: int = 100

@@ -40,7 +40,10 @@ class ReplicaRecord:
     """The current generation of one replica: how often it was started and how its last attempt ended.
 
     ``fence`` is that of the last attempt, 0 before the first. ``cancelled_by`` is set while the gang is cancelled:
-    nothing of it starts until a user clears a task of it.
+    nothing of it starts until a user clears a task of it. ``spec`` is the digest of what the generation began with.
+    ``watched_seconds`` is how long ago the first view entered of those that have watched the present attempts without
+    a break: an execution timeout counts from there, however often a view was replaced. ``log_position`` is (attempt,
+    bytes of its output) up to which views have shown the output.
     """
 
     generation: int
@@ -49,6 +52,9 @@ class ReplicaRecord:
     outcome: Outcome | None
     fence: int = 0
     cancelled_by: str | None = None
+    spec: str = ""
+    watched_seconds: float = 0.0
+    log_position: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,35 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A gang's place in the queue: higher ``priority`` first, then earlier arrival.
+
+    :param time_limit_seconds: longest time for which it will hold its devices, as declared; None is no promise.
+    :param look_seconds: time between two looks; a waiter that misses three of them is forgotten.
+    """
+
+    priority: int = 0
+    time_limit_seconds: float | None = None
+    look_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a supervisor learns from its heartbeat.
+
+    :param cancelled_by: who cancelled the gang, None if nobody did.
+    :param stops: replica -> why; asked by a view that has no connection (a trigger, a command).
+    :param revoked: replicas whose reservation was taken away: they must end at once.
+    :param unseen_seconds: replica -> how long ago its newest view last gave a sign in the ledger.
+    """
+
+    cancelled_by: str | None = None
+    stops: dict[int, str] = field(default_factory=dict)
+    revoked: tuple[int, ...] = ()
+    unseen_seconds: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Granted:
     """A reservation was made: one member per replica."""
 
@@ -72,7 +107,10 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request fits this host, but not now: ``reasons`` has one line per device that is not free."""
+    """The request fits this host, but not now.
+
+    ``reasons`` has one line per device that is not free, and one per gang that is before this one in the queue.
+    """
 
     wanted: int
     free: int
@@ -110,11 +148,21 @@ class GangLedger(Protocol):
         """Record the gang (idempotent); ``folder`` is its run folder on this host."""
         ...
 
-    def enter(self, key: GangKey, replica: int, view: View) -> ReplicaRecord:
+    def enter(self, key: GangKey, replica: int, view: View, *, together: bool = False, spec: str = "") -> ReplicaRecord:
         """Register ``view`` and return the replica's current generation.
 
-        A view whose ``first_try`` is greater than the recorded one was cleared by a user: it opens a new generation.
+        A view whose ``first_try`` is greater than the recorded one was cleared by a user: it opens a new generation,
+        for this replica alone, or with ``together`` (gangs) for all: later cleared siblings join it. ``spec`` is kept
+        with a new generation.
         """
+        ...
+
+    def renew_view(self, key: GangKey, replica: int, view: View, log_position: tuple[int, int] | None = None) -> bool:
+        """Record a sign of life of a view, and how far it has shown the output; False if it was replaced."""
+        ...
+
+    def ask_stop(self, key: GangKey, replica: int, view: View, reason: str) -> bool:
+        """Ask the supervisor, by its next heartbeat, to stop the replica; False if the view is not the newest."""
         ...
 
     def is_newest_view(self, key: GangKey, replica: int, view: View) -> bool:
@@ -129,11 +177,31 @@ class GangLedger(Protocol):
         ...
 
     def reserve(
-        self, key: GangKey, request: DeviceRequest, replicas: Sequence[int], host: Host, readings: Sequence[Reading]
+        self,
+        key: GangKey,
+        request: DeviceRequest,
+        replicas: Sequence[int],
+        host: Host,
+        readings: Sequence[Reading],
+        turn: Turn = Turn(),
     ) -> Granted | Refused:
         """Reserve devices for all of ``replicas`` in one transaction, or none.
 
-        :raises DevicesNeverFitError: if the host can never satisfy the request.
+        A refused gang waits in the queue. It is passed by a later one only with devices that it cannot use, or where
+        declared time limits show that it is not delayed.
+
+        :raises DevicesNeverFitError: if no registered host can ever satisfy the request.
+        """
+        ...
+
+    def withdraw(self, key: GangKey) -> None:
+        """Leave the queue (idempotent)."""
+        ...
+
+    def release_by_hand(self, reservation_id: int, by: str) -> int:
+        """Take a reservation away, whatever its state; return how many members it had. Their supervisor ends them.
+
+        :raises LedgerError: if there is no such live reservation.
         """
         ...
 
@@ -148,8 +216,8 @@ class GangLedger(Protocol):
         """
         ...
 
-    def renew(self, key: GangKey, supervisor_pid: int) -> bool:
-        """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; tell if cancel was asked."""
+    def renew(self, key: GangKey, supervisor_pid: int) -> Orders:
+        """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; return what was asked of it."""
         ...
 
     def cancel(self, gang_key: str, by: str) -> None:

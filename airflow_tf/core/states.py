@@ -43,12 +43,31 @@ class ExitCause(StrEnum):
     USER_ERROR = "user_error"
     NO_CHECKPOINT = "no_checkpoint"
     CONFIG_REFUSED = "config_refused"
+    CUDA_OOM = "cuda_oom"
+    HOST_OOM = "host_oom"
+    PREEMPTED = "preempted"
+    DEVICE_LOST = "device_lost"
+    RENDEZVOUS = "rendezvous"
+    HANG = "hang"
+    VICTIM = "victim"
     KILLED = "killed"
     STOPPED = "stopped"
+    MARKED = "marked"
     CANCELLED = "cancelled"
     INFRASTRUCTURE = "infrastructure"
 
     @property
     def may_restart(self) -> bool:
-        """Tell whether the next try may start the same replica again."""
-        return self in {ExitCause.KILLED, ExitCause.STOPPED, ExitCause.INFRASTRUCTURE}
+        """Tell whether another attempt may end otherwise."""
+        return self not in _FINAL_CAUSES
+
+
+_FINAL_CAUSES = {
+    ExitCause.NONE,
+    ExitCause.USER_ERROR,
+    ExitCause.NO_CHECKPOINT,
+    ExitCause.CONFIG_REFUSED,
+    ExitCause.CUDA_OOM,
+    ExitCause.MARKED,
+    ExitCause.CANCELLED,
+}

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from airflow_tf.core.devices import DeviceRequest, Host, Member, Reading
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.core.identity import GangKey, View
-from airflow_tf.core.ledger import ConfirmedMember, Granted, Outcome, Refused, ReplicaRecord
+from airflow_tf.core.ledger import ConfirmedMember, Granted, Orders, Outcome, Refused, ReplicaRecord
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import replicas as replica_rows
@@ -118,18 +118,18 @@ class Ledger:
 
         self._transactions.write(work)
 
-    def renew(self, key: GangKey, supervisor_pid: int) -> bool:
-        """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; tell if cancel was asked."""
+    def renew(self, key: GangKey, supervisor_pid: int) -> Orders:
+        """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; return what was asked of it."""
 
-        def work(session: Session, clock: Clock) -> bool:
+        def work(session: Session, clock: Clock) -> Orders:
             reservations.expire(session, clock)
             gang = session.get(GangEntry, key.key)
             if gang is None:
-                return False
+                return Orders()
             gang.supervisor_pid, gang.renewed_at = supervisor_pid, clock.wall_text()
             for member in reservations.live_members_of(session, key.key):
                 member.expires_seconds = clock.now() + self._life_seconds
-            return gang.cancelled_by is not None
+            return Orders(cancelled_by=gang.cancelled_by)
 
         return self._transactions.write(work)
 

@@ -275,7 +275,8 @@ class GangSupervisor:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
-                if await self._on_ledger(lambda ledger: ledger.renew(self._key, os.getpid())):
+                orders = await self._on_ledger(lambda ledger: ledger.renew(self._key, os.getpid()))
+                if orders.cancelled_by is not None:
                     self._ending = True  # nothing starts again before somebody clears a task
                     for seat in self._seats.values():
                         seat.stop("by 'airflow tf cancel'", ExitCause.CANCELLED)

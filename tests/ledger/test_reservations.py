@@ -142,7 +142,7 @@ def test_renewing_and_asking_again_postpone_expiry(reserve, ledger, gang, time):
     reserve("flights", [0], devices(1))
     for _ in range(3):
         time.seconds += 50
-        assert ledger.renew(gang("flights"), 4711) is False
+        assert ledger.renew(gang("flights"), 4711).cancelled_by is None
     for _ in range(3):
         time.seconds += 50
         reserve("flights", [0], devices(1))
@@ -251,7 +251,7 @@ def test_cancel_takes_back_what_is_only_reserved_and_tells_the_supervisor(reserv
     confirmed, _ = reserve("flights", [0, 1], devices(2)).members
     ledger.confirm(confirmed, 4711)
     ledger.cancel(key.key, "alice")
-    assert ledger.renew(key, 4711) is True
+    assert ledger.renew(key, 4711).cancelled_by is not None
     assert ledger.member(key, 0) is not None
     assert ledger.member(key, 1) is None
     with pytest.raises(LedgerError, match="no gang"):
@@ -265,10 +265,10 @@ def test_cancel_ends_with_a_cleared_task_but_not_with_a_retry_or_a_sibling(ledge
     ledger.cancel(key.key, "alice")
     ledger.enter(key, 0, View("b", 2, 1))
     ledger.enter(key, 1, View("c", 1, 1))
-    assert ledger.renew(key, 1) is True
+    assert ledger.renew(key, 1).cancelled_by is not None
     ledger.enter(key, 0, View("d", 3, 3))
-    assert ledger.renew(key, 1) is False
+    assert ledger.renew(key, 1).cancelled_by is None
 
 
 def test_a_heartbeat_of_an_unknown_gang_is_no_cancel(ledger, gang):
-    assert ledger.renew(gang("never seen"), 1) is False
+    assert ledger.renew(gang("never seen"), 1).cancelled_by is None
