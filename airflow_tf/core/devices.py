@@ -36,13 +36,18 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at one device; ``reason`` says why it is not free, in words for a log."""
+    """One look at one device; ``reason`` says why it is not free, in words for a log.
+
+    ``held_percent`` is the part of it that holders of shares have locked: such a device is FREE for the rest, and
+    ``reason`` names them.
+    """
 
     device: Device
     health: Health
     reason: str = ""
     free_bytes: int | None = None
     utilization_percent: int | None = None
+    held_percent: int = 0
 
     @property
     def is_blind(self) -> bool:
