@@ -82,6 +82,18 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the ledger knows of a gang in the queue, without a look at the devices themselves.
+
+    :param waited_seconds: since its first refused :meth:`GangLedger.reserve`.
+    :param is_promising: whether enough devices seem free for it and it is its turn, so that a real look is worth while.
+    """
+
+    waited_seconds: float
+    is_promising: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Orders:
     """What a supervisor learns from its heartbeat.
 
@@ -192,6 +204,10 @@ class GangLedger(Protocol):
 
         :raises DevicesNeverFitError: if no registered host can ever satisfy the request.
         """
+        ...
+
+    def look(self, key: GangKey) -> Waiting | None:
+        """Renew a waiting gang's place without probing; None if it does not wait (granted, or forgotten)."""
         ...
 
     def withdraw(self, key: GangKey) -> None:
