@@ -15,43 +15,11 @@ from airflow_tf.supervisor.client import Channel, GangClient
 from airflow_tf.supervisor.protocol import LOG_NAME, Attach
 from airflow_tf.supervisor.results import OUTPUT_FILE
 from airflow_tf.supervisor.sweep import ProcessMark, kill_tree, mark_of
+from airflow_tf.supervisor.tail import LogTail
 
 POLL_SECONDS = 0.2
-_BLOCK_BYTES = 256 * 1024
-_LINES_ONE_BY_ONE = 50
 _SWEEP_SECONDS = 10.0
 _ATTACH_TRIES = 10
-
-
-class LogTail:
-    """Follow a growing file by offset: each line once, single lines while they are rare, blocks when they flood."""
-
-    def __init__(self, path: Path, emit: Callable[[str], None]) -> None:
-        self._path, self._emit = path, emit
-        self._offset = 0
-        self._rest = b""
-
-    def forward(self, *, final: bool = False) -> None:
-        """Emit all complete lines that were written since the last call; with ``final`` also the last, open one."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                while data := file.read(_BLOCK_BYTES):
-                    self._offset += len(data)
-                    *lines, self._rest = (self._rest + data).split(b"\n")
-                    self._emit_lines(lines)
-        except FileNotFoundError:
-            return
-        if final and self._rest:
-            self._emit_lines([self._rest])
-            self._rest = b""
-
-    def _emit_lines(self, lines: list[bytes]) -> None:
-        texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
-        if len(texts) > _LINES_ONE_BY_ONE:
-            texts = ["\n".join(texts)]
-        for text in texts:
-            self._emit(text)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from airflow_tf.supervisor.results import last_step
-from airflow_tf.supervisor.view import LogTail
+from airflow_tf.supervisor.tail import LogTail, OutputTail
 
 
 def test_a_missing_file_is_no_error_and_lines_come_once(tmp_path: Path) -> None:
@@ -49,3 +49,37 @@ def test_the_last_step_is_read_from_the_end_of_the_metrics(tmp_path: Path) -> No
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {step}, "mae": 1.0}}\n' for step in range(5000)) + "no json\n")
     assert last_step(tmp_path) == 4999
+
+
+def write_attempt(folder: Path, attempt: int, text: str) -> None:
+    path = folder / f"attempt-{attempt}" / "output.log"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_attempts_follow_one_another_and_a_position_hands_over_without_loss_or_repetition(tmp_path: Path) -> None:
+    seen: list[str] = []
+    write_attempt(tmp_path, 1, "one\ntw")
+    first = OutputTail(tmp_path, seen.append)
+    first.forward(1)
+    assert first.position == (1, 4)
+    write_attempt(tmp_path, 1, "o\nopen end")
+    write_attempt(tmp_path, 3, "three\n")  # attempt 2 never wrote
+    second = OutputTail(tmp_path, seen.append, first.position)
+    second.forward(3)
+    second.forward(3, final=True)
+    assert seen == ["one", "two", "open end", "three"]
+    assert second.position == (3, 6)
+
+
+def test_a_limit_is_a_pause_not_a_loss(tmp_path: Path) -> None:
+    seen: list[str] = []
+    lines = [f"line {number}" for number in range(100_000)]
+    write_attempt(tmp_path, 1, "\n".join(lines) + "\n")
+    tail = OutputTail(tmp_path, seen.append)
+    tail.forward(1, limit_bytes=1)
+    assert 0 < len("\n".join(seen)) < 300_000
+    while tail.position[1] < (tmp_path / "attempt-1" / "output.log").stat().st_size:
+        tail.forward(1, limit_bytes=1)
+    assert "\n".join(seen).split("\n") == lines
