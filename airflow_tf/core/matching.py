@@ -161,7 +161,7 @@ def _obstacle(offer: Offer, request: DeviceRequest) -> str:
     if refusal := _refusal(offer, request):
         return refusal
     if used:
-        return f"{uuid}: {used} % of it held by {offer.takers or offer.reading.reason or 'another installation'}"
+        return f"{uuid}: {f'{used} % of it held by {offer.takers}' if offer.takers else offer.reading.reason}"
     if _count_parts(offer, request) < WHOLE_PERCENT // request.share_percent:
         free = format_bytes(offer.reading.free_bytes or 0)
         return f"{uuid}: {free} of {format_bytes(request.min_free_bytes)} memory free"
@@ -175,7 +175,8 @@ def _refusal(offer: Offer, request: DeviceRequest) -> str:
     if offer.obstacle:
         return offer.obstacle
     if reading.health is not Health.FREE:
-        return f"{uuid} {reading.health.value}: {reading.reason or 'no reason given'}"
+        sharers = f"; {offer.taken_percent} % of it held by {offer.takers}" if offer.takers else ""
+        return f"{uuid} {reading.health.value}: {reading.reason or 'no reason given'}{sharers}"
     if load is not None and limit is not None and load > limit:
         return f"{uuid}: its utilization of {load} % is above {limit} %"
     return ""

@@ -8,7 +8,7 @@ from importlib import import_module
 from airflow_tf.core.devices import DeviceProbe, Health, Reading
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.settings import Settings
-from airflow_tf.devices.locks import DeviceLock
+from airflow_tf.devices.locks import SLOTS, DeviceLock
 
 KINDS = {
     "gpu": "airflow_tf.devices.nvml",
@@ -26,7 +26,7 @@ def probes(settings: Settings) -> list[DeviceProbe]:
 
 
 def read_all(settings: Settings, kind: str) -> list[Reading]:
-    """Look at this host's devices of ``kind``; a device whose lock somebody holds is BUSY.
+    """Look at this host's devices of ``kind``; a device that somebody has locked as a whole is BUSY.
 
     ``auto`` is the first kind that has devices here. A kind that this host has no devices of gives an empty list;
     GPUs that cannot be looked at are UNKNOWN devices, so that ``auto`` never falls from them to CPU slots.
@@ -51,10 +51,12 @@ def _with_lock(reading: Reading, settings: Settings) -> Reading:
         return reading
     lock = DeviceLock(settings.lock_dir, reading.device.uuid)
     try:
-        if not lock.is_held():
-            return reading
+        held = lock.held_percent()
     except OSError as error:
         return replace(reading, health=Health.UNKNOWN, reason=f"its lock cannot be looked at: {error}")
-    holder = lock.read_holder()
-    by = f"held by pid {holder.pid} (uid {holder.uid})" if holder is not None else "held by an unknown process"
-    return replace(reading, health=Health.BUSY, reason=f"{by}, which has locked {lock.path}")
+    if not held:
+        return reading
+    if held < SLOTS:
+        return replace(reading, held_percent=held, reason=f"{held} % of it held by {lock.describe_holders()}")
+    reason = f"held by {lock.describe_holders()}, which has locked {lock.path}"
+    return replace(reading, health=Health.BUSY, reason=reason, held_percent=held)

@@ -108,10 +108,9 @@ def _lock_all(member: Member, settings: Settings) -> tuple[list[DeviceLock], str
     """Lock the member's devices; return the locks got and, in words, the first obstacle."""
     locks: list[DeviceLock] = []
     for device in member.devices:
-        lock = DeviceLock(settings.lock_dir, device.uuid)
+        lock = DeviceLock(settings.lock_dir, device.uuid, member.share_percent)
         if not lock.try_acquire():
-            holder = lock.read_holder()
-            return locks, f"{device.uuid} is locked by pid {holder.pid if holder is not None else 'unknown'}"
+            return locks, f"{device.uuid} is locked by {lock.describe_holders()}"
         locks.append(lock)
     return locks, ""
 
@@ -120,12 +119,10 @@ def _sweep(locks: Sequence[DeviceLock], tokens: Sequence[str] = ()) -> str:
     """End the process trees last seen on locked devices; return, in words, what cannot be ended."""
     left = dict.fromkeys(tokens)
     for lock in locks:
-        holder = lock.read_holder()
-        if holder is None or not holder.token:
-            continue
-        if holder.uid != os.getuid() and _has_processes(holder.uid):
-            return f"{lock.uuid} was last used by uid {holder.uid}, whose processes this user cannot look into"
-        left[holder.token] = None
+        for holder in lock.left_behind():
+            if holder.uid != os.getuid() and _has_processes(holder.uid):
+                return f"{lock.uuid} was last used by uid {holder.uid}, whose processes this user cannot look into"
+            left[holder.token] = None
     for token in left:
         if survivors := kill_tree(token):
             return f"processes {survivors} of its last holder survive SIGKILL"

@@ -84,7 +84,7 @@ def test_what_a_device_does_not_report_is_no_hindrance(found):
         (offer("GPU-0", free=5 * GIB), "GPU-0: 5.0 GiB of 10.0 GiB memory free"),
         (offer("GPU-0", load=31), "GPU-0: its utilization of 31 % is above 30 %"),
         (offer("GPU-0", taken_percent=50, takers="f / r / train[1]"), "GPU-0: 50 % of it held by f / r / train[1]"),
-        (offer("GPU-0", held=20, reason="20 % locked by pid 9"), "GPU-0: 20 % of it held by 20 % locked by pid 9"),
+        (offer("GPU-0", held=20, reason="20 % of it held by pid 9"), "GPU-0: 20 % of it held by pid 9"),
         (offer("unidentified", visible="", health=Health.UNKNOWN, reason="hangs"), "unidentified unknown: hangs"),
     ],
 )

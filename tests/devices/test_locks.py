@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -105,22 +106,26 @@ def test_probing_never_keeps_a_holder_out(tmp_path):
         prober.join()
 
 
+def tokens_left(folder, uuid="cpu-0"):
+    return [holder.token for holder in DeviceLock(folder, uuid).left_behind()]
+
+
 def test_the_token_stays_after_the_holder_until_it_is_cleared(tmp_path):
     lock = DeviceLock(tmp_path, "cpu-0")
-    assert lock.read_token() is None
+    assert lock.left_behind() == ()
     assert lock.try_acquire()
     lock.write_token("a" * 48)
     lock.release()
     later = DeviceLock(tmp_path, "cpu-0")
-    assert later.read_token() == "a" * 48
-    holder = later.read_holder()
-    assert holder is not None
-    assert (holder.pid, holder.uid) == (os.getpid(), os.getuid())
+    (holder,) = later.left_behind()
+    assert (holder.token, holder.pid, holder.uid) == ("a" * 48, os.getpid(), os.getuid())
     assert later.try_acquire()
+    assert later.left_behind() == (holder,)
     later.write_token("b")
-    assert later.read_token() == "b"
+    assert [holder.token for holder in later.holders()] == ["b"]
     later.write_token("")
-    assert later.read_token() is None
+    later.release()
+    assert tokens_left(tmp_path) == []
 
 
 def test_a_token_of_an_earlier_boot_is_no_token(tmp_path, monkeypatch):
@@ -128,7 +133,9 @@ def test_a_token_of_an_earlier_boot_is_no_token(tmp_path, monkeypatch):
     assert lock.try_acquire()
     lock.write_token("t")
     monkeypatch.setattr("airflow_tf.devices.locks._boot_id", lambda: "the next boot")
-    assert lock.read_token() is None
+    assert lock.left_behind() == ()
+    assert lock.holders() == ()
+    assert lock.held_percent() == 100
 
 
 def test_writing_without_the_lock_is_refused(tmp_path):
@@ -139,9 +146,73 @@ def test_writing_without_the_lock_is_refused(tmp_path):
 def test_garbage_in_the_file_is_no_token(tmp_path):
     lock = DeviceLock(tmp_path, "cpu-0")
     assert lock.try_acquire()
-    for text in ("", "[]", "{}", '{"token": 1}', "\x00" * 10):
-        lock.path.write_text(text)
-        assert lock.read_token() is None
+    for text in ("", "[]", "{}", '{"token": 1}', "\x00" * 10, "\udcff"):
+        lock.path.write_text(text, errors="surrogateescape")
+        assert lock.left_behind() == ()
+
+
+def test_a_token_that_does_not_fit_is_refused_before_it_is_written(tmp_path):
+    lock = DeviceLock(tmp_path, "cpu-0")
+    assert lock.try_acquire()
+    with pytest.raises(DeviceLockError, match="does not fit"):
+        lock.write_token("t" * 200)
+    assert lock.path.stat().st_size == 0
+
+
+def test_shares_fill_a_device_and_exclude_whole_holders_both_ways(tmp_path):
+    half, third, whole = (DeviceLock(tmp_path, "GPU-0", share) for share in (50, 33, 100))
+    assert half.try_acquire()
+    assert third.try_acquire()
+    assert DeviceLock(tmp_path, "GPU-0").held_percent() == 83
+    assert not DeviceLock(tmp_path, "GPU-0", 18).try_acquire()
+    assert not whole.try_acquire()
+    rest = DeviceLock(tmp_path, "GPU-0", 17)
+    assert rest.try_acquire()
+    for lock in (half, third, rest):
+        lock.release()
+    assert whole.try_acquire()
+    assert not DeviceLock(tmp_path, "GPU-0", 1).try_acquire()
+
+
+def test_the_next_sharer_sweeps_what_died_but_nobody_who_still_shares(tmp_path):
+    dead, living, other = (DeviceLock(tmp_path, "GPU-0", 30) for _ in range(3))
+    for lock, token in ((other, "swept"), (dead, "dead"), (living, "living")):
+        assert lock.try_acquire()
+        lock.write_token(token)
+    other.write_token("")
+    other.release()
+    dead.release()
+    heir = DeviceLock(tmp_path, "GPU-0", 10)
+    assert heir.try_acquire()  # of the slots of the first, not those of the dead: it is swept all the same
+    assert [holder.token for holder in heir.left_behind()] == ["dead"]
+    assert [holder.token for holder in DeviceLock(tmp_path, "GPU-0").holders()] == ["", "living"]
+
+
+def test_a_whole_holder_sweeps_the_trees_of_all_earlier_sharers(tmp_path):
+    sharers = [DeviceLock(tmp_path, "GPU-0", 50) for _ in range(2)]
+    for number, lock in enumerate(sharers):
+        assert lock.try_acquire()
+        lock.write_token(f"sharer {number}")
+    for lock in sharers:
+        lock.release()
+    whole = DeviceLock(tmp_path, "GPU-0")
+    assert whole.try_acquire()
+    assert [holder.token for holder in whole.left_behind()] == ["sharer 0", "sharer 1"]
+    whole.write_token("")
+    whole.release()
+    assert tokens_left(tmp_path, "GPU-0") == []
+
+
+def test_a_share_ends_with_its_process_however_it_dies(tmp_path):
+    program = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom airflow_tf.devices.locks import DeviceLock\n"
+        "lock = DeviceLock(Path(sys.argv[1]), 'GPU-0', 60)\nassert lock.try_acquire()\nlock.write_token('t')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert DeviceLock(tmp_path, "GPU-0").held_percent() == 0
+    assert tokens_left(tmp_path, "GPU-0") == ["t"]
 
 
 def test_names_that_are_no_file_names_stay_apart_and_inside(tmp_path):

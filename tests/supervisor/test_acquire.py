@@ -229,7 +229,7 @@ def test_taking_locks_all_devices_and_sweeps_what_the_last_holder_left(grant, se
     assert [lock.uuid for lock in locks] == ["cpu-0", "cpu-1"]
     assert locked_now(settings, "cpu-0")
     assert locked_now(settings, "cpu-1")
-    assert locks[1].read_token() is None
+    assert locks[1].left_behind() == ()
     for lock in locks:
         lock.release()
 
@@ -255,13 +255,13 @@ def test_taking_keeps_no_lock_when_something_will_not_die(grant, settings, monke
     with pytest.raises(DevicesBusyError, match=r"processes \[7, 8\] .* survive SIGKILL"):
         take_devices(member, settings)
     assert not locked_now(settings, "cpu-0")
-    assert last.read_token() == "x" * 48
+    assert [holder.token for holder in last.left_behind()] == ["x" * 48]
 
 
 def test_what_another_user_left_is_not_known_to_be_gone(grant, settings, monkeypatch):
     (member,) = grant("flights").members
     boot_id = this_host().boot_id
-    monkeypatch.setattr(DeviceLock, "read_holder", lambda _: LastHolder("x" * 48, 5, 4242, boot_id))
+    monkeypatch.setattr(DeviceLock, "left_behind", lambda _: (LastHolder("x" * 48, 5, 4242, boot_id),))
     monkeypatch.setattr(module, "_has_processes", lambda uid: uid == 4242)
     with pytest.raises(DevicesBusyError, match="last used by uid 4242"):
         take_devices(member, settings)

@@ -257,8 +257,9 @@ def test_the_end_of_one_replica_keeps_its_siblings_device_locked(
     first, second = gang.start(SLEEP, replica=0), gang.start(SLEEP, replica=1)
     first.line("pid ")
     second.line("pid ")
-    tokens = {number: DeviceLock(settings.lock_dir, uuid).read_token() for number, uuid in devices.items()}
-    assert tokens == {0: first.view._token, 1: second.view._token}
+    holders = {number: DeviceLock(settings.lock_dir, uuid).holders() for number, uuid in devices.items()}
+    tokens = {number: [holder.token for holder in found] for number, found in holders.items()}
+    assert tokens == {0: [first.view._token], 1: [second.view._token]}
     first.view.stop("only this one")
     first.end()
     locks = {number: DeviceLock(settings.lock_dir, uuid).is_held() for number, uuid in devices.items()}
