@@ -33,11 +33,11 @@ class CheckpointEvaluateOperator(ReplicaOperator):
         super().__init__(**{"replica": 0, "count": 1, "require_checkpoint": False} | kwargs)
         self.from_task = from_task
 
-    def _launch(self, context: Context, settings: Settings, folders: RunFolders) -> ReplicaLaunch:
+    def _launch(self, context: Context, settings: Settings, folders: RunFolders, replica: int) -> ReplicaLaunch:
         aggregated = context["ti"].xcom_pull(task_ids=self.from_task)
         if not aggregated:
             raise CheckpointError(f"task {self.from_task!r} left no candidates in this run")
-        launch = super()._launch(context, settings, folders)
+        launch = super()._launch(context, settings, folders, replica)
         variables = {"AIRFLOW_TF_CANDIDATES": json.dumps(aggregated["candidates"])}
         return dataclasses.replace(launch, environment=launch.environment | variables)
 

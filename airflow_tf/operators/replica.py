@@ -4,110 +4,58 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import jinja2
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_tf.core.devices import DeviceRequest
-from airflow_tf.core.errors import AirflowTfError, DeclarationError, DevicesBusyError, LedgerError, ReplicaStoppedError
+from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError, ReplicaStoppedError
 from airflow_tf.core.identity import GangKey, RunFolders
 from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
-from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, MemberState
-from airflow_tf.core.templates import coerce
 from airflow_tf.core.units import parse_bytes, parse_seconds
-from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable
-from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
-from airflow_tf.hooks.staging import ensure_staged
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.gang import DeviceClaim, airflow_errors
-from airflow_tf.storage.client import shard
+from airflow_tf.operators.launching import LaunchingOperator
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.client import GangClient
 from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.supervisor.view import Observer, ReplicaView
 
-STRATEGIES = ("independent",)
 MAX_REFUSALS = 3
 
 
-class ReplicaOperator(BaseOperator):
+class ReplicaOperator(LaunchingOperator):
     """Run one replica of a program on its own devices, under a supervisor that outlives this task.
 
     Subclasses say what the replica is for; see :class:`airflow_tf.operators.train.TensorFlowTrainOperator`
     for the parameters.
     """
 
-    template_fields: Sequence[str] = (
-        "entrypoint",
-        "arguments",
-        "environment",
-        "session_config",
-        "inputs",
-        "python",
-        "kind",
-        "min_free_memory",
-        "restarts",
-        "kill_grace_seconds",
-    )
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        "session_config": "json",
-        "arguments": "json",
-        "environment": "json",
-        "inputs": "json",
-    }
+    template_fields: Sequence[str] = (*LaunchingOperator.template_fields, "python", "min_free_memory")
     ui_color = "#f6c85f"
 
-    def __init__(  # noqa: PLR0913 (the declaration's train section, one argument per key)
+    def __init__(
         self,
         *,
-        replica: int,
-        entrypoint: str,
-        count: int | None = None,
-        strategy: str = "independent",
-        arguments: Mapping[str, Any] | None = None,
-        environment: Mapping[str, str] | None = None,
-        session_config: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, Any] | None = None,
-        api: Literal["auto", "v1", "tf2"] = "auto",
         python: str | None = None,
         start_method: str = "zygote",
-        restarts: int | str = 0,
-        kill_grace_seconds: float | str = 30.0,
-        kind: str = "auto",
-        per_replica: int = 1,
         min_free_memory: str | int = 0,
         device_timeout: str | float = "1h",
-        require_checkpoint: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.replica = replica
-        self.entrypoint = entrypoint
-        self.count = count
-        self.strategy = strategy
-        self.arguments = arguments
-        self.environment = environment
-        self.session_config = session_config
-        self.inputs = inputs
-        self.api = api
         self.python = python
         self.start_method = start_method
-        self.restarts = restarts
-        self.kill_grace_seconds = kill_grace_seconds
-        self.kind = kind
-        self.per_replica = per_replica
         self.min_free_memory = min_free_memory
         self.device_timeout = device_timeout
-        self.require_checkpoint = require_checkpoint
         self._view: ReplicaView | None = None
         self._devices: list[str] = []
         self._health_url = ""
@@ -120,24 +68,12 @@ class ReplicaOperator(BaseOperator):
         jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
         seen_oids: set[int],
     ) -> None:
-        """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses).
-
-        A template that cannot be rendered fails the task at once: no retry helps, and nothing stays reserved for it.
-        """
-        run, settings = TaskRun.from_context(context), load_settings()
-        inputs = {name: str(run.folders(settings).staged(name)) for name in self.inputs or {}}
-        extra = {"replica": {"index": self.replica, "count": self._count(context)}, "inputs": inputs}
+        """Fail the task at once if a template is wrong: no retry helps, and nothing stays reserved for it."""
         try:
-            super()._do_render_template_fields(
-                parent,
-                template_fields,
-                {**context, **extra},  # type: ignore[typeddict-item]
-                jinja_env,
-                seen_oids,
-            )
+            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         except jinja2.TemplateError as error:
-            ledger = open_ledger(settings)
-            self._release_unused(ledger, run.gang(ledger.ledger_id))
+            ledger = open_ledger(load_settings())
+            self._release_unused(ledger, TaskRun.from_context(context).gang(ledger.ledger_id))
             raise AirflowFailException(
                 f"a template of task {self.task_id} cannot be rendered: {error}. Correct it; "
                 "besides Airflow's variables it may use replica.index, replica.count and inputs.<name>."
@@ -151,7 +87,7 @@ class ReplicaOperator(BaseOperator):
             ledger = open_ledger(settings)
             key, folders = run.gang(ledger.ledger_id), run.folders(settings)
             with self._reservation_given_back(ledger, key, run):
-                launch = self._launch(context, settings, folders)
+                launch = self._launch(context, settings, folders, self.replica)
                 ledger.open_gang(key, launch.count, str(folders.gang(key)))
                 record = ledger.enter(key, self.replica, run.view)
                 if record.cancelled_by is not None:
@@ -201,88 +137,6 @@ class ReplicaOperator(BaseOperator):
             view.stop("its task was killed")
         else:
             view.detached = True
-
-    # --- before the replica starts -----------------------------------------------------------------------------
-
-    def _launch(self, context: Context, settings: Settings, folders: RunFolders) -> ReplicaLaunch:
-        """Check everything that can be checked, stage the inputs, and describe the replica."""
-        count = self._count(context)
-        if not 0 <= self.replica < count:
-            raise DeclarationError(f"replica {self.replica} is not one of {count}", todo="Map over 0 … count - 1.")
-        if self.strategy not in STRATEGIES:
-            raise DeclarationError(
-                f"strategy {self.strategy!r} is unknown", todo=f"Use one of: {', '.join(STRATEGIES)}."
-            )
-        entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
-        config = validate(self.session_config, self._config_context(settings))
-        for warning in config.warnings:
-            self.log.warning("%s", warning)
-        return ReplicaLaunch(
-            replica=self.replica,
-            count=count,
-            entrypoint=entrypoint,
-            code_folder=code_folder,
-            arguments={key: str(value) for key, value in (self.arguments or {}).items()},
-            inputs=self._stage(settings, folders, count),
-            environment={key: str(value) for key, value in (self.environment or {}).items()},
-            session_config=dict(config.config),
-            api=self.api,
-            require_checkpoint=self.require_checkpoint,
-            kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
-            restarts=int(coerce(self.restarts, "int", "restarts")),
-        )
-
-    def _config_context(self, settings: Settings) -> ConfigContext:
-        """Describe the devices that this replica will get, as far as they are known before they are reserved."""
-        devices = [reading.device for reading in read_all(settings, self.kind)]
-        memories = [device.memory_bytes for device in devices if device.memory_bytes is not None]
-        return ConfigContext(
-            api=self.api,
-            devices=self.per_replica,
-            kind=devices[0].kind if devices else self.kind,
-            memory_bytes=min(memories, default=None),
-            strategy=self.strategy,
-        )
-
-    def _count(self, context: Mapping[str, Any]) -> int:
-        """Return the number of replicas: as declared, or the number of literal mapped instances."""
-        if self.count is not None:
-            return self.count
-        return len(literal_replicas(context["dag"], self.task_id)) or 1
-
-    def _entrypoint(self, dag_folder: Path) -> tuple[str, str]:
-        """Return the entrypoint as the replica needs it, and the folder its imports come from.
-
-        :raises DeclarationError: if a script does not exist.
-        """
-        if ":" in self.entrypoint and not self.entrypoint.endswith(".py"):
-            return self.entrypoint, str(dag_folder)
-        script = (dag_folder / self.entrypoint).resolve()
-        if not script.is_file():
-            raise DeclarationError(
-                f"entrypoint {self.entrypoint!r} does not exist",
-                f"looked for {script}",
-                "Write a path relative to the DAG file, or module:function.",
-            )
-        return str(script), str(script.parent)
-
-    def _stage(self, settings: Settings, folders: RunFolders, count: int) -> dict[str, str]:
-        """Make sure that the inputs are on this host; return name -> folder as this replica sees it."""
-        found: dict[str, str] = {}
-        for name, declared in (self.inputs or {}).items():
-            staged = ensure_staged(
-                declared["source"],
-                hdfs_conn_id=declared.get("hdfs_conn_id"),
-                folders=folders,
-                input_name=name,
-                settings=settings,
-                log=self.log,
-            )
-            found[name] = staged.folder
-            if declared.get("shard"):
-                target = folders.root / "shards" / name / f"{self.replica}-of-{count}"
-                found[name] = str(shard(staged, self.replica, count, target))
-        return found
 
     # --- while it runs -----------------------------------------------------------------------------------------
 

@@ -70,3 +70,24 @@ def test_an_orphan_of_a_command_has_a_minute_and_one_of_a_worker_until_the_next_
 ) -> None:
     run = TaskRun("dag", "run", "train", "ti", 1, 2, 2, 30.0, in_process=in_process)
     assert run.orphan_grace_seconds() == pytest.approx(seconds)
+
+
+def test_one_task_instance_renders_the_fields_of_every_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    context: Any = {}
+    task = TensorFlowTrainOperator(
+        task_id="train",
+        replica=0,
+        count=3,
+        entrypoint="train.py",
+        arguments={"part": "{{ replica.index }} of {{ replica.count }}"},
+    )
+    monkeypatch.setattr(
+        task, "_variables", lambda _context, number: {"replica": {"index": number, "count": 3}, "inputs": {}}
+    )
+    task.render_template_fields(context)
+    assert task.arguments == {"part": "0 of 3"}
+    assert [task._rendered_for(context, number)["arguments"]["part"] for number in range(3)] == [
+        "0 of 3",
+        "1 of 3",
+        "2 of 3",
+    ]

@@ -1,0 +1,206 @@
+"""What a training operator is told to run: its parameters, rendered and checked, as one launch per replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import jinja2
+from airflow.sdk import BaseOperator, Context
+
+from airflow_tf.core.errors import DeclarationError, TemplateError
+from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.launch import ReplicaLaunch
+from airflow_tf.core.session_config import ConfigContext, validate
+from airflow_tf.core.settings import Settings
+from airflow_tf.core.templates import coerce
+from airflow_tf.core.units import parse_seconds
+from airflow_tf.devices.registry import read_all
+from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.mapping import literal_replicas
+from airflow_tf.hooks.settings import load_settings
+from airflow_tf.hooks.staging import ensure_staged
+from airflow_tf.storage.client import shard
+
+STRATEGIES = ("independent",)
+
+_PER_REPLICA = ("arguments", "environment", "session_config")
+"""Fields that may use ``replica``: a gang is started by one task instance, which renders them for every replica."""
+
+
+class LaunchingOperator(BaseOperator):
+    """Describe the program of one replica of a gang, or of all of them."""
+
+    template_fields: Sequence[str] = (
+        "entrypoint",
+        "arguments",
+        "environment",
+        "session_config",
+        "inputs",
+        "kind",
+        "restarts",
+        "kill_grace_seconds",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "session_config": "json",
+        "arguments": "json",
+        "environment": "json",
+        "inputs": "json",
+    }
+
+    def __init__(  # noqa: PLR0913 (the declaration's train section, one argument per key)
+        self,
+        *,
+        replica: int,
+        entrypoint: str,
+        count: int | None = None,
+        strategy: str = "independent",
+        arguments: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        session_config: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        api: Literal["auto", "v1", "tf2"] = "auto",
+        kind: str = "auto",
+        per_replica: int = 1,
+        restarts: int | str = 0,
+        kill_grace_seconds: float | str = 30.0,
+        require_checkpoint: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.replica = replica
+        self.entrypoint = entrypoint
+        self.count = count
+        self.strategy = strategy
+        self.arguments = arguments
+        self.environment = environment
+        self.session_config = session_config
+        self.inputs = inputs
+        self.api = api
+        self.kind = kind
+        self.per_replica = per_replica
+        self.restarts = restarts
+        self.kill_grace_seconds = kill_grace_seconds
+        self.require_checkpoint = require_checkpoint
+        self._unrendered: dict[str, Any] = {}
+        self._jinja_env: jinja2.Environment | None = None
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,  # noqa: ANN401 (Airflow's signature)
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
+        seen_oids: set[int],
+    ) -> None:
+        """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses)."""
+        if parent is self:
+            self._unrendered = {name: getattr(self, name) for name in _PER_REPLICA}
+            self._jinja_env = jinja_env
+        variables: Any = {**context, **self._variables(context, self.replica)}
+        super()._do_render_template_fields(parent, template_fields, variables, jinja_env, seen_oids)
+
+    def _variables(self, context: Context, replica: int) -> dict[str, Any]:
+        """Return what templates may use besides Airflow's variables."""
+        folders = TaskRun.from_context(context).folders(load_settings())
+        inputs = {name: str(folders.staged(name)) for name in self.inputs or {}}
+        return {"replica": {"index": replica, "count": self._count(context)}, "inputs": inputs}
+
+    def _rendered_for(self, context: Context, replica: int) -> dict[str, Any]:
+        """Return the fields that may differ between replicas, rendered for ``replica``.
+
+        :raises TemplateError: if one cannot be rendered for it.
+        """
+        if replica == self.replica:
+            return {name: getattr(self, name) for name in _PER_REPLICA}
+        variables: Any = {**context, **self._variables(context, replica)}
+        try:
+            return {
+                name: self.render_template(value, variables, self._jinja_env)
+                for name, value in self._unrendered.items()
+            }
+        except jinja2.TemplateError as error:
+            what = f"a template of task {self.task_id} cannot be rendered for replica {replica}"
+            raise TemplateError(what, str(error)) from error
+
+    def _launch(self, context: Context, settings: Settings, folders: RunFolders, replica: int) -> ReplicaLaunch:
+        """Check everything that can be checked, stage the inputs, and describe one replica."""
+        count = self._count(context)
+        if not 0 <= replica < count:
+            raise DeclarationError(f"replica {replica} is not one of {count}", todo="Map over 0 … count - 1.")
+        if self.strategy not in STRATEGIES:
+            raise DeclarationError(
+                f"strategy {self.strategy!r} is unknown", todo=f"Use one of: {', '.join(STRATEGIES)}."
+            )
+        entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
+        fields = self._rendered_for(context, replica)
+        config = validate(fields["session_config"], self._config_context(settings))
+        for warning in config.warnings:
+            self.log.warning("%s", warning)
+        return ReplicaLaunch(
+            replica=replica,
+            count=count,
+            entrypoint=entrypoint,
+            code_folder=code_folder,
+            arguments={key: str(value) for key, value in (fields["arguments"] or {}).items()},
+            inputs=self._stage(settings, folders, replica, count),
+            environment={key: str(value) for key, value in (fields["environment"] or {}).items()},
+            session_config=dict(config.config),
+            api=self.api,
+            require_checkpoint=self.require_checkpoint,
+            kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
+            restarts=int(coerce(self.restarts, "int", "restarts")),
+        )
+
+    def _config_context(self, settings: Settings) -> ConfigContext:
+        """Describe the devices that a replica will get, as far as they are known before they are reserved."""
+        devices = [reading.device for reading in read_all(settings, self.kind)]
+        memories = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+        return ConfigContext(
+            api=self.api,
+            devices=self.per_replica,
+            kind=devices[0].kind if devices else self.kind,
+            memory_bytes=min(memories, default=None),
+            strategy=self.strategy,
+        )
+
+    def _count(self, context: Mapping[str, Any]) -> int:
+        """Return the number of replicas: as declared, or the number of literal mapped instances."""
+        if self.count is not None:
+            return self.count
+        return len(literal_replicas(context["dag"], self.task_id)) or 1
+
+    def _entrypoint(self, dag_folder: Path) -> tuple[str, str]:
+        """Return the entrypoint as the replica needs it, and the folder its imports come from.
+
+        :raises DeclarationError: if a script does not exist.
+        """
+        if ":" in self.entrypoint and not self.entrypoint.endswith(".py"):
+            return self.entrypoint, str(dag_folder)
+        script = (dag_folder / self.entrypoint).resolve()
+        if not script.is_file():
+            raise DeclarationError(
+                f"entrypoint {self.entrypoint!r} does not exist",
+                f"looked for {script}",
+                "Write a path relative to the DAG file, or module:function.",
+            )
+        return str(script), str(script.parent)
+
+    def _stage(self, settings: Settings, folders: RunFolders, replica: int, count: int) -> dict[str, str]:
+        """Make sure that the inputs are on this host; return name -> folder as the replica sees it."""
+        found: dict[str, str] = {}
+        for name, declared in (self.inputs or {}).items():
+            staged = ensure_staged(
+                declared["source"],
+                hdfs_conn_id=declared.get("hdfs_conn_id"),
+                folders=folders,
+                input_name=name,
+                settings=settings,
+                log=self.log,
+            )
+            found[name] = staged.folder
+            if declared.get("shard"):
+                target = folders.root / "shards" / name / f"{replica}-of-{count}"
+                found[name] = str(shard(staged, replica, count, target))
+        return found
