@@ -1,0 +1,96 @@
+"""What our triggers share: the ledger, asked in threads and with patience; what Airflow knows of their task."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+import tenacity
+from airflow.triggers.base import BaseTrigger
+
+from airflow_tf.core.errors import LedgerUnavailableError
+from airflow_tf.core.ledger import GangLedger
+from airflow_tf.hooks.settings import load_settings
+from airflow_tf.ledger import open_ledger
+
+T = TypeVar("T")
+
+LEDGER_THREADS = 4
+LONGEST_PAUSE_SECONDS = 5.0
+FINISHED = ("success", "failed", "skipped", "upstream_failed", "removed")
+"""States of a task instance that nothing but a user ends."""
+
+_opening = threading.Lock()
+
+
+class Log(Protocol):
+    """Where a trigger speaks: the log of its task."""
+
+    def info(self, text: str, /, *args: object) -> None:
+        """Log a line."""
+
+    def warning(self, text: str, /, *args: object) -> None:
+        """Log a warning."""
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads of our own: a ledger that hangs must not use up those of other triggers."""
+    return ThreadPoolExecutor(LEDGER_THREADS, thread_name_prefix="airflow_tf")
+
+
+@functools.cache
+def _opened() -> GangLedger:
+    return open_ledger(load_settings())
+
+
+def shared_ledger() -> GangLedger:
+    """Return the ledger that all triggers of this process use; blocks, so call it in a thread."""
+    with _opening:
+        return _opened()
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run what may block outside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+
+
+async def ask(work: Callable[[GangLedger], T], log: Log, *, ledger: Callable[[], GangLedger] = shared_ledger) -> T:
+    """Ask the ledger; while it does not answer, ask again, with growing pauses: an outage ends no task.
+
+    Each call ends within the ledger's own deadline.
+    """
+    retries = tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(LedgerUnavailableError),
+        wait=tenacity.wait_random_exponential(max=LONGEST_PAUSE_SECONDS),
+        before_sleep=lambda state: _tell_once(state, log),
+    )
+    return await retries(_in_thread_of, work, ledger)
+
+
+async def _in_thread_of(work: Callable[[GangLedger], T], ledger: Callable[[], GangLedger]) -> T:
+    return await in_thread(lambda: work(ledger()))
+
+
+def _tell_once(state: tenacity.RetryCallState, log: Log) -> None:
+    if state.attempt_number == 1 and state.outcome is not None:
+        log.warning("%s", state.outcome.exception())
+
+
+async def task_state(trigger: BaseTrigger) -> str | None:
+    """Return the state of the trigger's task instance as Airflow knows it now; None where it has none or is unknown."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415 (slow to import)
+
+    ti: Any = trigger.task_instance
+    if ti is None:
+        return None
+    name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
+    states = await in_thread(
+        lambda: RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
+    )
+    found = states.get(ti.run_id, {}).get(name)
+    return None if found is None else str(found)
