@@ -119,6 +119,12 @@ class ReplicaStoppedError(AirflowTfError):
     """A replica was stopped on request."""
 
 
+class ReplicaTimeoutError(AirflowTfError):
+    """A replica was stopped because its task's execution timeout is over."""
+
+    retryable = True
+
+
 class ViewDetachedError(AirflowTfError):
     """A task let go of its replica, which goes on; the next try attaches to it."""
 

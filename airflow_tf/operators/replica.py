@@ -11,14 +11,13 @@ import jinja2
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
-from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError, ReplicaStoppedError
 from airflow_tf.core.identity import GangKey, RunFolders
 from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, MemberState
-from airflow_tf.core.units import parse_bytes, parse_seconds
+from airflow_tf.core.units import parse_seconds
 from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
@@ -39,7 +38,7 @@ class ReplicaOperator(LaunchingOperator):
     for the parameters.
     """
 
-    template_fields: Sequence[str] = (*LaunchingOperator.template_fields, "python", "min_free_memory")
+    template_fields: Sequence[str] = (*LaunchingOperator.template_fields, "python")
     ui_color = "#f6c85f"
 
     def __init__(
@@ -47,14 +46,12 @@ class ReplicaOperator(LaunchingOperator):
         *,
         python: str | None = None,
         start_method: str = "zygote",
-        min_free_memory: str | int = 0,
         device_timeout: str | float = "1h",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.python = python
         self.start_method = start_method
-        self.min_free_memory = min_free_memory
         self.device_timeout = device_timeout
         self._view: ReplicaView | None = None
         self._devices: list[str] = []
@@ -166,7 +163,7 @@ class ReplicaOperator(LaunchingOperator):
     ) -> Outcome:
         """Claim devices, attach to the replica (starting it), and follow it to its outcome."""
         folder = run.folders(settings).gang(key)
-        request = DeviceRequest(self.kind, self.per_replica, parse_bytes(self.min_free_memory))
+        request = self.device_request()
         timeout_seconds = parse_seconds(self.device_timeout)
         claim = DeviceClaim(ledger, settings, key, request, run, self.log, timeout_seconds, folder)
         client = GangClient(
@@ -186,7 +183,7 @@ class ReplicaOperator(LaunchingOperator):
             member = claim.member(self.replica)
             self._devices = [device.uuid for device in member.devices]
             attach = Attach(run.view, record.generation, launch, member, run.tries_left, run.orphan_grace_seconds())
-            self._view = ReplicaView(client, attach, Observer(self._log_output, self.log.info))
+            self._view = ReplicaView(client, attach, Observer(self._log_output, self.log.info, lambda _: None))
             try:
                 return self._view.watch()
             except DevicesBusyError as error:

@@ -9,50 +9,76 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_tf.core.errors import AirflowTfError, SupervisorLostError, ViewDetachedError, from_payload
+from airflow_tf.core.errors import (
+    AirflowTfError,
+    ReplicaTimeoutError,
+    SupervisorLostError,
+    ViewDetachedError,
+    from_payload,
+)
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.supervisor.client import Channel, GangClient
 from airflow_tf.supervisor.protocol import LOG_NAME, Attach
-from airflow_tf.supervisor.results import OUTPUT_FILE
+from airflow_tf.supervisor.results import replica_folder
 from airflow_tf.supervisor.sweep import ProcessMark, kill_tree, mark_of
-from airflow_tf.supervisor.tail import LogTail
+from airflow_tf.supervisor.tail import OutputTail, Position
 
 POLL_SECONDS = 0.2
+RECORD_SECONDS = 2.0
+"""How often at most a view says how far it has shown the output: a killed one repeats no more than that."""
+
 _SWEEP_SECONDS = 10.0
 _ATTACH_TRIES = 10
 
 
 @dataclass(slots=True)
 class Observer:
-    """What a view tells its task: lines of the replica's output, and what happens to it."""
+    """What a view tells its task: lines of the replica's output, up to where it was shown, and what happens to it."""
 
     output: Callable[[str], None]
     info: Callable[[str], None]
+    shown: Callable[[Position], None]
 
 
 @dataclass(slots=True)
 class ReplicaView:
     """Look at one replica until it has a result.
 
-    ``detached`` is set from a signal handler when the replica must go on without this task.
+    :param attempts: how many attempts there were before, in this generation.
+    :param position: up to where earlier views have shown their output.
+    :param timeout_seconds: how long it may still be watched; then it is stopped.
+    :param leaves: leave as soon as the program runs, for a trigger to go on watching.
+    :param detached: set from a signal handler when the replica must go on without this task.
     """
 
     client: GangClient
     attach: Attach
     observer: Observer
+    attempts: int = 0
+    position: Position = (0, 0)
+    timeout_seconds: float | None = None
+    leaves: bool = False
     detached: bool = False
     _channel: Channel | None = None
-    _tail: LogTail | None = None
+    _tail: OutputTail = field(init=False)
+    _has_begun: bool = False
+    _recorded_seconds: float = 0.0
     _token: str = ""
     _marks: list[ProcessMark] = field(default_factory=list)
 
-    def watch(self) -> Outcome:
-        """Attach (starting what is missing), follow the output, return the durable outcome.
+    def __post_init__(self) -> None:
+        """Begin to follow the output where the view before has ended."""
+        folder = replica_folder(self.client.folder, self.attach.launch.replica, self.attach.generation)
+        self._tail = OutputTail(folder, self.observer.output, self.position)
+
+    def watch(self) -> Outcome | None:
+        """Attach (starting what is missing), follow the output, return the durable outcome; None if it left before.
 
         Leaving by anything that is not our own error (a timeout, ^C) stops the replica and waits until it is gone.
 
         :raises SupervisorLostError: if the supervisor died; what it left of the replica has been killed.
         :raises ViewDetachedError: if this view was detached, or a newer try took over.
+        :raises ReplicaTimeoutError: if it was watched for too long; it has been stopped.
         :raises AirflowTfError: if the supervisor refuses (devices taken, reservation lost).
         """
         try:
@@ -67,6 +93,7 @@ class ReplicaView:
             self._stop_and_wait(f"its task ended by {type(error).__name__}")
             raise
         finally:
+            self._forward(record=True)
             if self._channel is not None:
                 self._channel.close()
 
@@ -83,15 +110,22 @@ class ReplicaView:
             if any(message["type"] in {"result", "refused"} for message in channel.poll(POLL_SECONDS)):
                 return
 
-    def _watch(self) -> Outcome:
+    def _watch(self) -> Outcome | None:
         channel = self._connect()
+        until = None if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
         while True:
             for message in channel.poll(POLL_SECONDS):
                 outcome = self._handle(message)
                 if outcome is not None:
-                    self._forward(final=True)
+                    self._forward(ended=True)
                     return outcome
             self._forward()
+            if self.leaves and self._has_begun:
+                return None
+            if until is not None and time.monotonic() >= until:
+                self._stop_and_wait("its task's execution_timeout is over")
+                self._forward(ended=True)
+                raise ReplicaTimeoutError(f"replica {self.attach.launch.replica} was stopped", "its time is over")
             if self.detached:
                 raise ViewDetachedError("detached: Airflow's API does not answer", todo="The next try attaches again.")
             if not channel.is_open:
@@ -133,14 +167,17 @@ class ReplicaView:
 
     def _begin_attempt(self, message: dict[str, Any]) -> None:
         """Follow the output of an attempt; remember how to find its processes should the supervisor die."""
-        self._forward(final=True)
-        folder = Path(message["folder"])
-        self.observer.info(f"attempt {message['attempt']}, pid {message['pid']}, folder {folder}")
+        self._forward()
+        self.observer.info(f"attempt {message['attempt']}, pid {message['pid']}, folder {Path(message['folder'])}")
         self._token, self._marks = message["token"], []
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             self._marks.append(mark_of(message["pid"]))
-        self._tail = LogTail(folder / OUTPUT_FILE, self.observer.output)
+        self.attempts, self._has_begun = message["attempt"], True
 
-    def _forward(self, *, final: bool = False) -> None:
-        if self._tail is not None:
-            self._tail.forward(final=final)
+    def _forward(self, *, ended: bool = False, record: bool = False) -> None:
+        """Show what is new, and say up to where: from time to time, and when asked."""
+        self._tail.forward(self.attempts, final=ended)
+        now = time.monotonic()
+        if self._tail.position != self.position and (record or now > self._recorded_seconds + RECORD_SECONDS):
+            self.position, self._recorded_seconds = self._tail.position, now
+            self.observer.shown(self.position)

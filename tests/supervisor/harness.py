@@ -130,7 +130,8 @@ class Gang:
         attach = Attach(view=view, generation=record.generation, launch=launch, member=member, **attach_fields)
         lines: list[str] = []
         infos: list[str] = []
-        watch = Watch(ReplicaView(self.client, attach, Observer(lines.append, infos.append)), lines, infos)
+        observer = Observer(lines.append, infos.append, lambda _: None)
+        watch = Watch(ReplicaView(self.client, attach, observer, attempts=record.attempts), lines, infos)
         watch.thread = threading.Thread(target=watch.run, daemon=True)
         watch.thread.start()
         return watch
