@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import jinja2
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
@@ -18,6 +18,7 @@ from airflow_tf.core.templates import coerce
 from airflow_tf.core.units import parse_seconds
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
@@ -29,7 +30,7 @@ _PER_REPLICA = ("arguments", "environment", "session_config")
 """Fields that may use ``replica``: a gang is started by one task instance, which renders them for every replica."""
 
 
-class LaunchingOperator(BaseOperator):
+class LaunchingOperator(DeviceSeeker):
     """Describe the program of one replica of a gang, or of all of them."""
 
     template_fields: Sequence[str] = (
@@ -38,7 +39,7 @@ class LaunchingOperator(BaseOperator):
         "environment",
         "session_config",
         "inputs",
-        "kind",
+        *DEVICE_FIELDS,
         "restarts",
         "kill_grace_seconds",
     )
@@ -61,8 +62,6 @@ class LaunchingOperator(BaseOperator):
         session_config: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
         api: Literal["auto", "v1", "tf2"] = "auto",
-        kind: str = "auto",
-        per_replica: int = 1,
         restarts: int | str = 0,
         kill_grace_seconds: float | str = 30.0,
         require_checkpoint: bool = True,
@@ -78,8 +77,6 @@ class LaunchingOperator(BaseOperator):
         self.session_config = session_config
         self.inputs = inputs
         self.api = api
-        self.kind = kind
-        self.per_replica = per_replica
         self.restarts = restarts
         self.kill_grace_seconds = kill_grace_seconds
         self.require_checkpoint = require_checkpoint
@@ -155,12 +152,13 @@ class LaunchingOperator(BaseOperator):
 
     def _config_context(self, settings: Settings) -> ConfigContext:
         """Describe the devices that a replica will get, as far as they are known before they are reserved."""
-        devices = [reading.device for reading in read_all(settings, self.kind)]
+        request = self.device_request()
+        devices = [reading.device for reading in read_all(settings, request.kind)]
         memories = [device.memory_bytes for device in devices if device.memory_bytes is not None]
         return ConfigContext(
             api=self.api,
-            devices=self.per_replica,
-            kind=devices[0].kind if devices else self.kind,
+            devices=request.per_replica,
+            kind=devices[0].kind if devices else request.kind,
             memory_bytes=min(memories, default=None),
             strategy=self.strategy,
         )

@@ -24,6 +24,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param start_method: ``zygote`` (fork after one import of TensorFlow) or ``spawn``.
     :param restarts: how often the supervisor starts a killed replica again within one try.
     :param kill_grace_seconds: time between SIGTERM and SIGKILL, for a last checkpoint.
+    :param kwargs: what is asked of the devices, in the same words as of the sensor
+        (:class:`airflow_tf.hooks.devices.DeviceSeeker`), and Airflow's own arguments.
     :param device_timeout: how long to wait for devices, if this task must reserve its own.
     :return: XCom with checkpoint prefix, metrics, device and attempts.
     """

@@ -8,19 +8,17 @@ from typing import Any, ClassVar
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
-from airflow_tf.core.devices import DeviceRequest
-from airflow_tf.core.errors import AirflowTfError, TemplateError
+from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.core.ledger import Granted, Refused
-from airflow_tf.core.templates import coerce
-from airflow_tf.core.units import parse_bytes
 from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker, read_count
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor.acquire import acquire
 
 
-class DeviceAvailabilitySensor(BaseSensorOperator):
+class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
     """Wait until the replicas of a training task can all have their devices, and reserve those for them.
 
     All or nothing: while it waits it holds no device, so two runs never hold half of what each needs. The
@@ -30,14 +28,11 @@ class DeviceAvailabilitySensor(BaseSensorOperator):
     :param for_task: id of the training task that the devices are for.
     :param count: number of replicas; by default the number of literal mapped instances of ``for_task``. Replicas are
         numbered from 0.
-    :param kind: ``auto``, ``gpu``, ``static`` or ``cpu``; ``auto`` never falls from gpu to cpu by itself.
-    :param per_replica: devices of each replica.
-    :param min_free_memory: free memory that each device must have, like ``10GiB``; devices that do not report their
-        memory are not held to it.
+    :param kwargs: what is asked of the devices: see :class:`airflow_tf.hooks.devices.DeviceSeeker`.
     :return: XCom ``{"reservation_id", "ledger_id", "devices": {replica: [uuid, …]}}``.
     """
 
-    template_fields: Sequence[str] = ("count", "kind", "per_replica", "min_free_memory")
+    template_fields: Sequence[str] = ("count", *DEVICE_FIELDS)
     template_fields_renderers: ClassVar[dict[str, str]] = {}
     ui_color = "#9fd3c7"
 
@@ -46,17 +41,11 @@ class DeviceAvailabilitySensor(BaseSensorOperator):
         *,
         for_task: str,
         count: int | str | None = None,
-        kind: str = "auto",
-        per_replica: int | str = 1,
-        min_free_memory: int | str = "0",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.for_task = for_task
         self.count = count
-        self.kind = kind
-        self.per_replica = per_replica
-        self.min_free_memory = min_free_memory
         self._refused: Refused | None = None
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 (Airflow's signature)
@@ -87,7 +76,7 @@ class DeviceAvailabilitySensor(BaseSensorOperator):
 
     def _try_reserve(self, context: Mapping[str, Any]) -> tuple[Granted | Refused, str]:
         replicas = self._replicas(context)
-        request = self._request()
+        request = self.device_request()
         settings = load_settings()
         ledger = open_ledger(settings)
         try:
@@ -96,18 +85,10 @@ class DeviceAvailabilitySensor(BaseSensorOperator):
         finally:
             ledger.close()
 
-    def _request(self) -> DeviceRequest:
-        """Check the rendered fields."""
-        return DeviceRequest(
-            kind=str(self.kind).strip(),
-            per_replica=_whole(self.per_replica, "per_replica"),
-            min_free_bytes=parse_bytes(self.min_free_memory),
-        )
-
     def _replicas(self, context: Mapping[str, Any]) -> Sequence[int]:
         """Return the numbers of the replicas, as counted or as the training task is mapped."""
         if self.count is not None:
-            return range(_whole(self.count, "count"))
+            return range(read_count(self.count, "count"))
         return literal_replicas(context["dag"], self.for_task)
 
     def _xcom(self, granted: Granted, ledger_id: str) -> dict[str, Any]:
@@ -115,11 +96,3 @@ class DeviceAvailabilitySensor(BaseSensorOperator):
         for replica, uuids in devices.items():
             self.log.info("%s[%s] gets %s", self.for_task, replica, ", ".join(uuids) or "no device")
         return {"reservation_id": granted.reservation_id, "ledger_id": ledger_id, "devices": devices}
-
-
-def _whole(value: Any, name: str) -> int:  # noqa: ANN401 (whatever a template rendered to)
-    """Return a rendered number of at least 1."""
-    number = int(coerce(value, "int", name))
-    if number < 1:
-        raise TemplateError(f"{name}: {number} is too small", todo="Give 1 or more.")
-    return number

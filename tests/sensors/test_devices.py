@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.errors import LedgerUnavailableError
 from airflow_tf.core.identity import GangKey
+from airflow_tf.hooks.devices import DEVICE_FIELDS
 from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.sensors import devices as module
@@ -193,7 +194,7 @@ def test_a_ledger_that_does_not_answer_may_be_retried(monkeypatch):
 
 def test_the_demands_are_template_fields():
     task = sensor(count="{{ params.n }}", timeout=timedelta(minutes=1))
-    assert set(task.template_fields) == {"count", "kind", "per_replica", "min_free_memory"}
+    assert set(task.template_fields) == {"count", *DEVICE_FIELDS}
     task.render_template_fields({"params": {"n": 1}})
     assert run(task)["devices"] == {"0": ["cpu-0"]}
 
