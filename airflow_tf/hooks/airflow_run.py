@@ -96,6 +96,17 @@ def runs_in_process() -> bool:
     return type(comms).__name__ == "InProcessSupervisorComms"
 
 
+def task_states(dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
+    """Ask Airflow for the states of a task's instances in a run: ``task`` or ``task_<map index>`` -> state.
+
+    Works where Airflow runs our code: in a task or a trigger, never in a signal handler.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415 (slow to import)
+
+    states = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id])
+    return {name: None if state is None else str(state) for name, state in states.get(run_id, {}).items()}
+
+
 def execution_api_health_url() -> str:
     """Return the health route of the execution API, resolved as Airflow's executors resolve its address."""
     base = conf.get("core", "execution_api_server_url", fallback="")

@@ -8,10 +8,26 @@ from airflow_tf.core.errors import DeclarationError
 
 
 def literal_replicas(dag: Any, task_id: str) -> list[int]:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
-    """Return the replica numbers that a task is mapped over; those of an unmapped task are its own, or 0.
+    """Return the replica numbers that a task is mapped over, sorted; those of an unmapped task are its own, or 0.
 
     :raises DeclarationError: if there is no such task, or its numbers are not literals.
     """
+    return sorted(_numbers(dag, task_id))
+
+
+def instance_names(dag: Any, task_id: str) -> dict[int, str]:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Return replica -> name of its task instance, as Airflow's table of states has it.
+
+    :raises DeclarationError: if there is no such task, or its numbers are not literals.
+    """
+    numbers = _numbers(dag, task_id)
+    if not dag.get_task(task_id).is_mapped:
+        return {numbers[0]: task_id}
+    return {number: f"{task_id}_{index}" for index, number in enumerate(numbers)}
+
+
+def _numbers(dag: Any, task_id: str) -> list[int]:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Return the replica numbers by map index."""
     if not dag.has_task(task_id):
         known = ", ".join(sorted(dag.task_ids))
         raise DeclarationError(f"DAG {dag.dag_id} has no task {task_id!r}", todo=f"Use one of: {known}.")
@@ -29,4 +45,4 @@ def literal_replicas(dag: Any, task_id: str) -> list[int]:  # noqa: ANN401 (Airf
             "it is not mapped over a literal list of replica numbers",
             "Give count, or write .expand(replica=[0, 1, 2]).",
         )
-    return sorted(numbers)
+    return list(numbers)

@@ -18,6 +18,10 @@ class Log(Protocol):
         """Log a line, ``%`` style."""
         ...
 
+    def warning(self, message: str, /, *arguments: object) -> None:
+        """Log a warning, ``%`` style."""
+        ...
+
 
 def ensure_staged(
     source: str,

@@ -13,22 +13,24 @@ import google_crc32c
 from airflow.sdk import BaseOperator, Context
 
 from airflow_tf.core.checkpoint.average import average
-from airflow_tf.core.errors import CheckpointError, DeclarationError
-from airflow_tf.core.identity import GangKey, RunFolders, digest
-from airflow_tf.core.ledger import ReplicaRecord
+from airflow_tf.core.errors import AirflowTfError, CheckpointError, DeclarationError
+from airflow_tf.core.identity import RunFolders, digest
 from airflow_tf.core.manifest import PublishManifest
-from airflow_tf.core.states import AttemptState
-from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.core.units import parse_seconds
+from airflow_tf.hooks.airflow_run import TaskRun, task_states
 from airflow_tf.hooks.hdfs import HdfsHook
-from airflow_tf.hooks.mapping import literal_replicas
+from airflow_tf.hooks.mapping import instance_names
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.gang import airflow_errors
+from airflow_tf.operators.settled import MARGIN_SECONDS, replica_checkpoints, settled_records
 from airflow_tf.storage.client import publish
 
 AVERAGE = "average"
 METHODS = (AVERAGE, "best")
 _CHUNK_BYTES = 4 * 2**20
+_DEFAULT_GRACE_SECONDS = 30.0
+_LONG_GRACE_SECONDS = 300.0
 
 
 class CheckpointAggregateOperator(BaseOperator):
@@ -57,8 +59,17 @@ class CheckpointAggregateOperator(BaseOperator):
             run, settings = TaskRun.from_context(context), load_settings()
             ledger = open_ledger(settings)
             key = run.gang(ledger.ledger_id, self.from_task)
-            records = ledger.replicas(key)
-            candidates = replica_checkpoints(key, records, literal_replicas(context["dag"], self.from_task))
+            dag = context["dag"]
+            records = settled_records(
+                ledger,
+                key,
+                run.folders(settings).gang(key),
+                deadline_seconds=_kill_grace_seconds(dag, self.from_task) + MARGIN_SECONDS,
+                log=self.log,
+            )
+            states = task_states(run.dag_id, run.run_id, self.from_task)
+            marked = {number: states.get(name) or "" for number, name in instance_names(dag, self.from_task).items()}
+            candidates = replica_checkpoints(key, records, sorted(marked), marked, self.log)
             chosen = next(iter(candidates)) if len(candidates) == 1 else None
             if self.method == AVERAGE and chosen is None:
                 candidates[AVERAGE] = self._average(list(candidates.values()), run.folders(settings))
@@ -82,26 +93,14 @@ class CheckpointAggregateOperator(BaseOperator):
         return str(destination)
 
 
-def replica_checkpoints(key: GangKey, records: Mapping[int, ReplicaRecord], replicas: Sequence[int]) -> dict[str, str]:
-    """Return ``replica-<n>`` -> checkpoint prefix of the current generation of each of ``replicas``.
-
-    :raises CheckpointError: if a replica has no durable success, or no checkpoint.
-    """
-    if not records:
-        raise CheckpointError(
-            f"task {key.task_id!r} has trained nothing in run {key.run_id}",
-            todo="Run the training task of the same run first; 'airflow tasks test' gives each call a run of its own.",
-        )
-    found: dict[str, str] = {}
-    for replica in replicas:
-        outcome = records[replica].outcome if replica in records else None
-        if outcome is None or outcome.state is not AttemptState.SUCCEEDED or outcome.checkpoint is None:
-            state = "no result yet" if outcome is None else f"{outcome.state}, {outcome.message or 'no checkpoint'}"
-            raise CheckpointError(
-                f"replica {replica} has nothing to aggregate", state, "Clear its task to train it again."
-            )
-        found[f"replica-{replica}"] = outcome.checkpoint
-    return found
+def _kill_grace_seconds(dag: Any, task_id: str) -> float:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Return the kill grace of a training task; where it is a template, a long one."""
+    task = dag.get_task(task_id)
+    given = task.partial_kwargs.get("kill_grace_seconds") if task.is_mapped else getattr(task, "kill_grace_seconds", 0)
+    try:
+        return parse_seconds(_DEFAULT_GRACE_SECONDS if given is None else given)
+    except AirflowTfError:
+        return _LONG_GRACE_SECONDS
 
 
 class CheckpointPublishOperator(BaseOperator):

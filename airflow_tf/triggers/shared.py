@@ -7,14 +7,16 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import tenacity
 from airflow.triggers.base import BaseTrigger
 
 from airflow_tf.core.errors import LedgerUnavailableError
 from airflow_tf.core.ledger import GangLedger
+from airflow_tf.hooks.airflow_run import task_states
 from airflow_tf.hooks.settings import load_settings
+from airflow_tf.hooks.staging import Log
 from airflow_tf.ledger import open_ledger
 
 T = TypeVar("T")
@@ -25,16 +27,6 @@ FINISHED = ("success", "failed", "skipped", "upstream_failed", "removed")
 """States of a task instance that nothing but a user ends."""
 
 _opening = threading.Lock()
-
-
-class Log(Protocol):
-    """Where a trigger speaks: the log of its task."""
-
-    def info(self, text: str, /, *args: object) -> None:
-        """Log a line."""
-
-    def warning(self, text: str, /, *args: object) -> None:
-        """Log a warning."""
 
 
 @functools.cache
@@ -83,14 +75,8 @@ def _tell_once(state: tenacity.RetryCallState, log: Log) -> None:
 
 async def task_state(trigger: BaseTrigger) -> str | None:
     """Return the state of the trigger's task instance as Airflow knows it now; None where it has none or is unknown."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415 (slow to import)
-
     ti: Any = trigger.task_instance
     if ti is None:
         return None
-    name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
-    states = await in_thread(
-        lambda: RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
-    )
-    found = states.get(ti.run_id, {}).get(name)
-    return None if found is None else str(found)
+    states = await in_thread(lambda: task_states(ti.dag_id, ti.run_id, ti.task_id))
+    return states.get(ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}")

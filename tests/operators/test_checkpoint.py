@@ -9,24 +9,16 @@ import google_crc32c
 import pytest
 
 from airflow_tf.core.errors import CheckpointError
-from airflow_tf.core.identity import GangKey
-from airflow_tf.core.ledger import Outcome, ReplicaRecord
-from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.hooks.airflow_run import TaskRun
-from airflow_tf.operators.checkpoint import choose, collect, describe, replica_checkpoints, version_name
+from airflow_tf.operators.checkpoint import choose, collect, describe, version_name
 from airflow_tf.operators.evaluate import check_evaluation
 from tests.supervisor.harness import write_checkpoint
 
-KEY = GangKey("installation", "dag", "run", "train")
 AVERAGED = {
     "candidates": {"replica-0": "a", "replica-1": "b", "average": "c"},
     "chosen": "average",
     "method": "average",
 }
-
-
-def record(outcome: Outcome | None) -> ReplicaRecord:
-    return ReplicaRecord(1, 1, 1, outcome, fence=7)
 
 
 def scores(**values: float) -> dict[str, object]:
@@ -59,20 +51,6 @@ def test_a_missing_metric_and_an_undecided_choice_are_refused() -> None:
         choose(AVERAGED, scores(replica_0=1.0, replica_1=2.0, average=3.0), "loss", "min")
     with pytest.raises(CheckpointError, match="Add an evaluate section"):
         choose({**AVERAGED, "chosen": None, "method": "best"}, None, None, "min")
-
-
-def test_every_replica_must_have_a_durable_success() -> None:
-    done = Outcome(AttemptState.SUCCEEDED, checkpoint="/ck-1")
-    assert replica_checkpoints(KEY, {0: record(done)}, [0]) == {"replica-0": "/ck-1"}
-    for records in (
-        {0: record(done)},
-        {0: record(done), 1: record(None)},
-        {0: record(done), 1: record(Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed"))},
-    ):
-        with pytest.raises(CheckpointError, match="replica 1 has nothing to aggregate"):
-            replica_checkpoints(KEY, records, [0, 1])
-    with pytest.raises(CheckpointError, match="trained nothing"):
-        replica_checkpoints(KEY, {}, [0])
 
 
 def test_what_is_published_is_linked_and_described(tmp_path: Path) -> None:

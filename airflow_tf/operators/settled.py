@@ -1,0 +1,93 @@
+"""What a training task has left behind once nothing of it runs any more, with what users marked taken into account."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from airflow_tf.core.errors import CheckpointError
+from airflow_tf.core.identity import GangKey
+from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
+from airflow_tf.core.states import AttemptState
+from airflow_tf.hooks.staging import Log
+from airflow_tf.supervisor.client import has_supervisor
+
+LOOK_SECONDS = 1.0
+MARGIN_SECONDS = 30.0
+"""How long beyond its kill grace a replica may take to end."""
+
+
+def settled_records(
+    ledger: GangLedger,
+    key: GangKey,
+    folder: Path,
+    *,
+    deadline_seconds: float,
+    log: Log,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[int, ReplicaRecord]:
+    """Return the gang's records when no replica is alive: one that a user marked may still be saving.
+
+    :param folder: of the gang; where it has no supervisor, nothing of it lives.
+    :raises CheckpointError: if one is still alive at the deadline.
+    """
+    until = time.monotonic() + deadline_seconds
+    told = False
+    while True:
+        # Before the ledger is read: a supervisor records how its replicas ended before it ends itself.
+        may_live = not folder.exists() or has_supervisor(folder)
+        records = ledger.replicas(key)
+        alive = [number for number, record in records.items() if record.attempts and record.outcome is None]
+        if not alive or not may_live:
+            return records
+        if time.monotonic() >= until:
+            raise CheckpointError(
+                f"replicas {alive} of task {key.task_id!r} are still running",
+                f"waited {deadline_seconds:.0f} s for their end",
+                "'airflow tf runs' shows them, 'airflow tf cancel' stops them.",
+            )
+        if not told:
+            log.info("waiting for the end of replicas %s", alive)
+            told = True
+        sleep(LOOK_SECONDS)
+
+
+def replica_checkpoints(
+    key: GangKey, records: Mapping[int, ReplicaRecord], replicas: Sequence[int], marked: Mapping[int, str], log: Log
+) -> dict[str, str]:
+    """Return ``replica-<n>`` -> checkpoint prefix of the current generation of each of ``replicas``.
+
+    A replica whose task a user marked success gives the last complete checkpoint that it has saved, or is left out.
+
+    :param marked: replica -> state of its task instance.
+    :raises CheckpointError: if another replica has no durable success, or none has a checkpoint.
+    """
+    if not records:
+        raise CheckpointError(
+            f"task {key.task_id!r} has trained nothing in run {key.run_id}",
+            todo="Run the training task of the same run first; 'airflow tasks test' gives each call a run of its own.",
+        )
+    found: dict[str, str] = {}
+    for replica in replicas:
+        outcome = records[replica].outcome if replica in records else None
+        if outcome is not None and outcome.state is AttemptState.SUCCEEDED and outcome.checkpoint is not None:
+            found[f"replica-{replica}"] = outcome.checkpoint
+        elif marked.get(replica) == "success":
+            checkpoint = None if outcome is None else outcome.checkpoint
+            log.warning(
+                "replica %s was marked success and has %s",
+                replica,
+                f"not finished; its last checkpoint {checkpoint} counts" if checkpoint else "no checkpoint: left out",
+            )
+            found |= {f"replica-{replica}": checkpoint} if checkpoint else {}
+        else:
+            todo = "Clear its task to train it again."
+            raise CheckpointError(f"replica {replica} has nothing to aggregate", _state(outcome), todo)
+    if not found:
+        raise CheckpointError("no replica has a checkpoint", "their tasks were marked success", "Clear them to train.")
+    return found
+
+
+def _state(outcome: Outcome | None) -> str:
+    return "no result yet" if outcome is None else f"{outcome.state}, {outcome.message or 'no checkpoint'}"
