@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator
 
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.errors import TemplateError
 from airflow_tf.core.ledger import Turn
+from airflow_tf.core.matching import WHOLE_PERCENT
 from airflow_tf.core.templates import coerce
-from airflow_tf.core.units import parse_bytes, parse_seconds
+from airflow_tf.core.units import parse_bytes, parse_percent, parse_seconds, parse_share, parse_whole
 
 DEVICE_FIELDS = (
     "kind",
@@ -27,8 +28,9 @@ DEVICE_FIELDS = (
 )
 """The arguments of :class:`DeviceSeeker`; all are template fields."""
 
-_WHOLE_PERCENT = 100
 _SHORTEST_LOOK_SECONDS = 1.0
+
+N = TypeVar("N", int, float)
 
 
 class DeviceSeeker(BaseOperator):
@@ -85,11 +87,11 @@ class DeviceSeeker(BaseOperator):
         return DeviceRequest(
             kind=str(self.kind).strip(),
             per_replica=read_count(self.per_replica, "per_replica"),
-            min_free_bytes=parse_bytes(self.min_free_memory),
+            min_free_bytes=_read("min_free_memory", parse_bytes, self.min_free_memory) or 0,
             names=_texts(self.names, "names"),
             uuids=_texts(self.uuids.split(",") if isinstance(self.uuids, str) else self.uuids, "uuids"),
-            max_utilization_percent=None if self.max_utilization is None else _percent(self.max_utilization),
-            share_percent=_share(self.share),
+            max_utilization_percent=_read("max_utilization", parse_percent, self.max_utilization),
+            share_percent=_read("share", parse_share, self.share) or WHOLE_PERCENT,
             per_host=None if self.per_host is None else read_count(self.per_host, "per_host"),
         )
 
@@ -99,13 +101,24 @@ class DeviceSeeker(BaseOperator):
         :param look_seconds: time between two looks of this task.
         :raises TemplateError: if a field cannot be read.
         """
-        limit_seconds = None if self.time_limit is None else parse_seconds(self.time_limit)
-        if limit_seconds is not None and limit_seconds <= 0:
-            raise TemplateError(
-                f"time_limit: {self.time_limit!r} is no time", todo="Give one like 2h, or leave it out."
-            )
-        priority = int(coerce(self.priority, "int", "priority"))
-        return Turn(priority, limit_seconds, max(look_seconds, _SHORTEST_LOOK_SECONDS))
+        limit_seconds = _read("time_limit", parse_seconds, self.time_limit)
+        longest = self.execution_timeout
+        if limit_seconds is not None and longest is not None and limit_seconds > longest.total_seconds():
+            self.log.warning("time_limit %s is longer than execution_timeout %s", self.time_limit, longest)
+        return Turn(
+            _read("priority", parse_whole, self.priority) or 0, limit_seconds, max(look_seconds, _SHORTEST_LOOK_SECONDS)
+        )
+
+
+def _read(name: str, parse: Callable[[Any], N], value: Any) -> N | None:  # noqa: ANN401 (whatever a template rendered to)
+    """Return what ``parse`` makes of a rendered field; None of a field that is not given.
+
+    :raises TemplateError: naming the field.
+    """
+    try:
+        return None if value is None else parse(value)
+    except TemplateError as error:
+        raise TemplateError(f"{name}: {error.what}", error.why, error.todo) from error
 
 
 def read_count(value: Any, name: str) -> int:  # noqa: ANN401 (whatever a template rendered to)
@@ -117,22 +130,6 @@ def read_count(value: Any, name: str) -> int:  # noqa: ANN401 (whatever a templa
     if number < 1:
         raise TemplateError(f"{name}: {number} is too small", todo="Give 1 or more.")
     return number
-
-
-def _percent(value: int | str) -> int:
-    number = int(coerce(value.strip().removesuffix("%") if isinstance(value, str) else value, "int", "max_utilization"))
-    if not 0 <= number <= _WHOLE_PERCENT:
-        raise TemplateError(f"max_utilization: {number} is not a percentage", todo="Give 0 to 100, like 20 or 20%.")
-    return number
-
-
-def _share(value: float | str) -> int:
-    """Return a share in whole percent, rounded down: three thirds must fit."""
-    share = float(coerce(value, "float", "share"))
-    percent = int(share * _WHOLE_PERCENT + 1e-9)  # 0.29 * 100 is 28.999…
-    if not 1 <= percent <= _WHOLE_PERCENT:
-        raise TemplateError(f"share: {value!r} is not a part of a device", todo="Give 0.01 to 1, like 0.5.")
-    return percent
 
 
 def _texts(value: Any, name: str) -> tuple[str, ...]:  # noqa: ANN401 (whatever a template rendered to)

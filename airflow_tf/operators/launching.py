@@ -161,6 +161,7 @@ class LaunchingOperator(DeviceSeeker):
             kind=devices[0].kind if devices else request.kind,
             memory_bytes=min(memories, default=None),
             strategy=self.strategy,
+            share_percent=request.share_percent,
         )
 
     def _count(self, context: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, TaskGroup
 
+from airflow_tf.hooks.devices import DEVICE_FIELDS
 from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, CheckpointPublishOperator
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
@@ -19,6 +20,9 @@ from airflow_tf.pipeline.declaration import Loaded, load_declaration
 from airflow_tf.pipeline.models import Declaration, Spec
 from airflow_tf.sensors.devices import DeviceAvailabilitySensor
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
+
+_OF_ONE_REPLICA = [name for name in DEVICE_FIELDS if name not in {"per_replica", "per_host", "time_limit"}]
+"""What the evaluation's own device must be like too."""
 
 
 def load_dag(file: Path) -> DAG:
@@ -93,7 +97,7 @@ def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
         for_task="train",
         count=devices.count,
         mode="reschedule",
-        **_given(devices, "kind", "per_replica", "min_free_memory", "timeout", "poke_interval"),
+        **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval"),
     )
 
 
@@ -123,7 +127,7 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
         inputs=_inputs(declaration, list(declaration.inputs)),
         require_checkpoint=declaration.checkpoints.aggregate != "none",
         map_index_template="replica {{ task.replica }}",
-        **_given(devices, "kind", "per_replica", "min_free_memory"),
+        **_given(devices, *DEVICE_FIELDS),
         **_device_timeout(declaration),
         **_given(train, "strategy", "arguments", "environment", "session_config", "api", "python", "start_method"),
         retries=train.retries,
@@ -143,7 +147,7 @@ def _evaluate(declaration: Declaration) -> CheckpointEvaluateOperator:
         inputs=_inputs(declaration, names),
         **_given(evaluate, "arguments"),
         **_given(train, "environment", "session_config", "api", "python"),
-        **_given(declaration.devices, "kind"),
+        **_given(declaration.devices, *_OF_ONE_REPLICA),
         **_device_timeout(declaration),
     )
 

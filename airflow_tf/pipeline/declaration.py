@@ -9,12 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.session_config.parsing import Parser
 from airflow_tf.core.session_config.plan import plan
-from airflow_tf.core.session_config.rules import RULES
-from airflow_tf.core.session_config.types import ConfigContext
+from airflow_tf.core.session_config.rules import RULES, limit_to_share
+from airflow_tf.core.session_config.types import WHOLE_PERCENT, ConfigContext
 from airflow_tf.core.session_config.types import Problem as ConfigProblem
 from airflow_tf.core.templates import has_template, is_template
+from airflow_tf.core.units import parse_share
 from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Problem, problems_of
 from airflow_tf.pipeline.models import Declaration
 from airflow_tf.pipeline.yaml_reader import Document, read_yaml
@@ -66,20 +68,28 @@ def _session_config_problems(data: dict[str, Any]) -> list[ConfigProblem]:
         return []
     context = _context(train, devices if isinstance(devices, dict) else {})
     parser = Parser()
-    parsed = parser.parse(_without_templates(config))
+    parsed = limit_to_share(parser.parse(_without_templates(config)), context)
     broken = [finding.problem for rule in RULES for finding in rule(parsed, context) if finding.is_error]
     return [*parser.problems, *broken, *(found for found in plan(parsed, context) if isinstance(found, ConfigProblem))]
 
 
 def _context(train: dict[str, Any], devices: dict[str, Any]) -> ConfigContext:
     """Return the replica to judge for: where the devices are not known yet, GPUs with memory enough."""
-    api, kind, count = train.get("api"), devices.get("kind"), devices.get("per_replica")
+    api, kind, count, share = train.get("api"), devices.get("kind"), devices.get("per_replica"), devices.get("share")
     return ConfigContext(
         api="v1" if api == "v1" else "tf2" if api == "tf2" else "auto",
         devices=count if isinstance(count, int) else 1,
         kind="cpu" if kind == "cpu" else "gpu",
         memory_bytes=_UNBOUNDED_BYTES,
+        share_percent=_share_percent(share) if kind in {None, "auto", "gpu"} else WHOLE_PERCENT,
     )
+
+
+def _share_percent(share: Any) -> int:  # noqa: ANN401  any YAML value
+    try:
+        return parse_share(share)
+    except DeclarationError:  # is reported for itself
+        return WHOLE_PERCENT
 
 
 def _without_templates(value: Any) -> Any:  # noqa: ANN401  any YAML value

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.templates import check_syntax, is_template, variables_of
-from airflow_tf.core.units import parse_bytes, parse_seconds
+from airflow_tf.core.units import parse_bytes, parse_percent, parse_seconds, parse_whole
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.registry import BACKENDS
 
@@ -68,10 +68,15 @@ def _quantity(value: object, parse: Callable[[Any], float]) -> float:
         raise reraise(error) from error
 
 
-def _size(value: object) -> object:
-    if not is_template(value):
-        _quantity(value, parse_bytes)
-    return check_templates(value)
+def _rendered(parse: Callable[[Any], float]) -> BeforeValidator:
+    """Return a validator of a quantity that may be a template."""
+
+    def check(value: object) -> object:
+        if not is_template(value):
+            _quantity(value, parse)
+        return check_templates(value)
+
+    return BeforeValidator(check)
 
 
 def _duration(value: object) -> timedelta:
@@ -142,7 +147,12 @@ Templated = Annotated[str, Field(min_length=1), AfterValidator(check_templates)]
 Count = Annotated[int, ReadAtParse, Field(ge=1, le=MAX_REPLICAS)]
 Natural = Annotated[int, ReadAtParse, Field(ge=0)]
 Seconds = Annotated[float, ReadAtParse, Field(ge=0)]
-Size = Annotated[int | str, BeforeValidator(_size)]
+Share = Annotated[float, ReadAtParse, Field(ge=0.01, le=1)]
+Size = Annotated[int | str, _rendered(parse_bytes)]
+Percent = Annotated[int | str, _rendered(parse_percent)]
+Span = Annotated[int | float | str, _rendered(parse_seconds)]
+Rank = Annotated[int | str, _rendered(parse_whole)]
+Choices = Annotated[list[Templated], Field(min_length=1)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Plain = Annotated[Any, AfterValidator(_plain)]
 Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, mod
 from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, to_param
 from airflow_tf.pipeline.fields import (
     Arguments,
+    Choices,
     Count,
     DagId,
     Duration,
@@ -20,10 +21,14 @@ from airflow_tf.pipeline.fields import (
     Environment,
     InputName,
     Natural,
+    Percent,
+    Rank,
     ReadAtParse,
     RunUri,
     Seconds,
+    Share,
     Size,
+    Span,
     StaticUri,
     Text,
     check_templates,
@@ -46,12 +51,19 @@ class InputSpec(Spec):
 
 
 class DevicesSpec(Spec):
-    """What is reserved: ``count`` replicas with ``per_replica`` devices each, all or nothing."""
+    """What is reserved: ``count`` replicas with ``per_replica`` devices or shares of them each, all or nothing."""
 
     count: Count = 1
     kind: Annotated[Literal["auto", "gpu", "static", "cpu"], ReadAtParse] = "auto"
     per_replica: Count = 1
     min_free_memory: Size = 0
+    max_utilization: Percent | None = None
+    names: Choices | None = None
+    uuids: Choices | None = None
+    share: Share = 1.0
+    per_host: Count | None = None
+    priority: Rank = 0
+    time_limit: Span | None = None
     timeout: Duration | None = None
     poke_interval: Duration | None = None
 

@@ -46,6 +46,36 @@ def test_leaves_out_what_is_not_declared(tmp_path, text, tasks):
     assert [task.task_id for task in load_dag(write(tmp_path, text)).tasks] == tasks
 
 
+DEVICES = """devices:
+  count: 2
+  max_utilization: "20%"
+  names: ["*A100*"]
+  uuids: ["{{ var.value.gpu }}"]
+  share: 0.5
+  per_host: 2
+  priority: "{{ params.epochs }}"
+  time_limit: 2h
+"""
+
+
+def test_what_is_asked_of_devices_reaches_the_sensor_the_training_and_the_evaluation(tmp_path):
+    before, _, rest = changed("    gpu_options: {allow_growth: true}\n", "").partition("devices:")
+    dag = load_dag(write(tmp_path, f"{before}{DEVICES}train:{rest.partition('train:')[2]}"))
+    shared = {
+        "max_utilization": "20%",
+        "names": ["*A100*"],
+        "uuids": ["{{ var.value.gpu }}"],
+        "share": 0.5,
+        "priority": "{{ params.epochs }}",
+    }
+    whole = shared | {"per_host": 2, "time_limit": "2h"}
+    sensor, evaluate = dag.get_task("reserve_devices"), dag.get_task("evaluate")
+    assert {name: getattr(sensor, name) for name in whole} == whole
+    assert {name: dag.get_task("train").partial_kwargs[name] for name in whole} == whole
+    assert {name: getattr(evaluate, name) for name in shared} == shared
+    assert (evaluate.per_host, evaluate.time_limit) == (None, None)
+
+
 def test_training_is_mapped_over_literal_replicas(tmp_path):
     train = load_dag(write(tmp_path)).get_task("train")
     assert train.expand_input.value == {"replica": [0, 1]}

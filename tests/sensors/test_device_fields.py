@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from types import SimpleNamespace
+
 import pytest
 
 from airflow_tf.core.devices import DeviceRequest
@@ -24,6 +27,7 @@ def seeker(**fields):
         ({"min_free_memory": "10GiB"}, {"min_free_bytes": 10 * 2**30}),
         ({"max_utilization": 0}, {"max_utilization_percent": 0}),
         ({"max_utilization": " 20 %"}, {"max_utilization_percent": 20}),
+        ({"max_utilization": "100"}, {"max_utilization_percent": 100}),
         ({"names": "*A100*"}, {"names": ("*A100*",)}),
         ({"names": ["*A100*", "NVIDIA H100, 80 GB"]}, {"names": ("*A100*", "NVIDIA H100, 80 GB")}),
         ({"uuids": "GPU-a, GPU-b,"}, {"uuids": ("GPU-a", "GPU-b")}),
@@ -42,9 +46,9 @@ def test_fields_become_a_request(fields, expected):
     ("fields", "words"),
     [
         ({"per_replica": 0}, "per_replica: 0 is too small"),
-        ({"min_free_memory": "lots"}, "'lots' is not a size"),
-        ({"max_utilization": 0.3}, "max_utilization: 0.3 is not an integer"),
-        ({"max_utilization": "101%"}, "max_utilization: 101 is not a percentage"),
+        ({"min_free_memory": "lots"}, "min_free_memory: 'lots' is not a size"),
+        ({"max_utilization": 0.3}, "max_utilization: 0.3 is not a percentage"),
+        ({"max_utilization": "101%"}, "max_utilization: '101%' is not a percentage"),
         ({"names": []}, "names: .* names nothing"),
         ({"names": ""}, "names: '' names nothing"),
         ({"uuids": {"a": 1}}, "uuids: .* is not a list"),
@@ -52,7 +56,9 @@ def test_fields_become_a_request(fields, expected):
         ({"share": 0}, "share: 0 is not a part"),
         ({"share": 0.001}, "share: 0.001 is not a part"),
         ({"share": 2}, "share: 2 is not a part"),
-        ({"share": "half"}, "share: 'half' is not a finite number"),
+        ({"share": "50%"}, "share: '50%' is not a part"),
+        ({"share": True}, "share: True is not a part"),
+        ({"share": "half"}, "share: 'half' is not a part"),
         ({"per_host": "0"}, "per_host: 0 is too small"),
     ],
 )
@@ -64,10 +70,19 @@ def test_what_cannot_be_read_is_refused_by_the_field_s_name(fields, words):
 def test_the_place_in_the_queue_is_read_too():
     assert seeker().turn(5.0) == Turn(0, None, 5.0)
     assert seeker(priority="-3", time_limit="2h").turn(0.0) == Turn(-3, 7200.0, 1.0)
-    with pytest.raises(TemplateError, match="time_limit: 0 is no time"):
-        seeker(time_limit=0).turn(5.0)
-    with pytest.raises(TemplateError, match="priority: 'high'"):
+    with pytest.raises(TemplateError, match="time_limit: 'soon' is not a duration"):
+        seeker(time_limit="soon").turn(5.0)
+    with pytest.raises(TemplateError, match="priority: 'high' is not a whole number"):
         seeker(priority="high").turn(5.0)
+
+
+@pytest.mark.parametrize(("time_limit", "is_warned"), [("2h", False), ("3h", True)])
+def test_a_promise_that_outlasts_the_task_s_own_limit_is_warned_of(time_limit, is_warned):
+    task = seeker(time_limit=time_limit, execution_timeout=timedelta(hours=2))
+    lines = []
+    task._cached_logger = SimpleNamespace(warning=lambda text, *args: lines.append(text % args))
+    task.turn(5.0)
+    assert lines == (["time_limit 3h is longer than execution_timeout 2:00:00"] if is_warned else [])
 
 
 @pytest.mark.parametrize(

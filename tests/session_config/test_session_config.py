@@ -102,6 +102,27 @@ def test_gpu_fields_on_cpu_slots_are_shown_as_passed():
     assert "CPU slots" in result.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("api", "kind", "share", "options", "fraction"),
+    [
+        ("tf2", "gpu", 50, {}, 0.5),
+        ("v1", "gpu", 33, {"allow_growth": True}, 0.33),
+        ("tf2", "gpu", 50, {"per_process_gpu_memory_fraction": 0.25}, 0.25),
+        ("tf2", "gpu", 50, {"per_process_gpu_memory_fraction": 0}, 0.5),
+        ("tf2", "gpu", 100, {}, None),
+        ("tf2", "cpu", 50, {}, None),
+        ("tf2", "static", 50, {}, None),
+    ],
+)
+def test_a_replica_that_shares_its_gpu_gets_the_share_as_memory_limit(api, kind, share, options, fraction):
+    context = ConfigContext(api=api, kind=kind, memory_bytes=16 << 30, share_percent=share)
+    result = validate({"gpu_options": options}, context)
+    assert result.config.get("gpu_options", {}).get("per_process_gpu_memory_fraction") == fraction
+    assert ("allow_growth" in result.config.get("gpu_options", {})) == ("allow_growth" in options)
+    limited = [field.status for field in result.fields if field.path.endswith("memory_fraction")]
+    assert limited == (["applied"] if fraction else [])
+
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 NAMES = st.sampled_from(
     ["gpu_options", "gpuOptions", "device_count", "graph_options", "allow_growth", "visible_device_list", "CPU", "GPU",

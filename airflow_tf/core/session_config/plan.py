@@ -69,6 +69,7 @@ def _field(path: str, value: Any, context: ConfigContext) -> FieldPlan | Problem
         return FieldPlan(path, value, "passed", NO_GPU)
     if path == "gpu_options.per_process_gpu_memory_fraction" and value and context.memory_bytes is None:
         why = "the TF2 API needs the limit in bytes, and the device does not report its memory"
-        return Problem(path, why, "Use gpu_options.allow_growth, or set api: v1 if the program uses sessions.")
+        todo = "Set devices.share: 1" if context.shares_gpus else "Use gpu_options.allow_growth"
+        return Problem(path, why, f"{todo}, or set api: v1 if the program uses sessions.")
     by = APPLIED[path] if context.api == "tf2" else f"{APPLIED[path]} and {SESSION}"
     return FieldPlan(path, value, "applied", by)

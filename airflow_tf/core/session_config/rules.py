@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tf.core.session_config.types import ConfigContext, Problem
+from airflow_tf.core.session_config.types import WHOLE_PERCENT, ConfigContext, Problem
 
 TINY_FRACTION = 0.05
 TINY_LIMIT_MB = 64
+_ROUNDING_PERCENT = 1e-4
 EXECUTORS = ("", "DEFAULT", "SINGLE_THREADED_EXECUTOR")
 STREAM_PRIORITIES = range(-2, 1)  # what NVIDIA devices take
 
@@ -74,6 +75,21 @@ def _fraction(config: dict[str, Any], _context: ConfigContext) -> Iterator[Findi
             yield warning(path, f"{value} oversubscribes the device by unified memory, which is slow")
         elif 0 < value < TINY_FRACTION:
             yield warning(path, f"{value} is a very small share of the device")
+
+
+def _share(config: dict[str, Any], context: ConfigContext) -> Iterator[Finding]:
+    value = lookup(config, _FRACTION) or 0.0
+    if context.shares_gpus and value * WHOLE_PERCENT > context.share_percent + _ROUNDING_PERCENT:
+        why = f"{value} is more than this replica's share of the device, {context.share_percent / WHOLE_PERCENT}"
+        yield error(_FRACTION, why, "Lower it, leave it out to get the share, or raise devices.share.")
+
+
+def limit_to_share(config: dict[str, Any], context: ConfigContext) -> dict[str, Any]:
+    """Return the config with the replica's share of its GPUs as memory fraction, where it sets no limit itself."""
+    if not context.shares_gpus or lookup(config, _FRACTION) or lookup(config, _VIRTUAL):
+        return config
+    fraction = {"per_process_gpu_memory_fraction": context.share_percent / WHOLE_PERCENT}
+    return config | {"gpu_options": config.get("gpu_options", {}) | fraction}
 
 
 def _visible_devices(config: dict[str, Any], context: ConfigContext) -> Iterator[Finding]:
@@ -174,9 +190,15 @@ def _virtual_device(path: str, entry: dict[str, Any], context: ConfigContext) ->
         yield error(f"{path}.memory_limit_mb", "a limit must be above 0 MB")
     elif any(limit < TINY_LIMIT_MB for limit in limits):
         yield warning(f"{path}.memory_limit_mb", f"a limit below {TINY_LIMIT_MB} MB is hardly usable")
-    if context.memory_bytes is not None and sum(limits) * 2**20 > context.memory_bytes:
-        why = f"{sum(limits):.0f} MB in all, but the device has {context.memory_bytes / 2**20:.0f} MB"
-        yield error(f"{path}.memory_limit_mb", why, "Lower the limits.")
+    if context.shares_gpus and not limits:
+        yield error(path, "the replica has only a share of the device", "Give memory_limit_mb.")
+    if context.memory_bytes is not None:
+        share = context.share_percent if context.shares_gpus else WHOLE_PERCENT
+        usable = context.memory_bytes * share / WHOLE_PERCENT / 2**20
+        if sum(limits) > usable:
+            owner = "the replica's share" if context.shares_gpus else "the device"
+            why = f"{sum(limits):.0f} MB in all, but {owner} has {usable:.0f} MB"
+            yield error(f"{path}.memory_limit_mb", why, "Lower the limits.")
 
 
 def _executor(config: dict[str, Any], _context: ConfigContext) -> Iterator[Finding]:
@@ -206,7 +228,8 @@ def _two_apis(config: dict[str, Any], context: ConfigContext) -> Iterator[Findin
     growth = lookup(config, "gpu_options.allow_growth")
     todo = "Drop one of them, or set api: v1 if the program uses sessions."
     if growth and lookup(config, _FRACTION):
-        why = "the TF2 API turns the fraction into a memory limit, and refuses growth together with a limit"
+        fraction = "the replica's share of the device" if context.shares_gpus else "the fraction"
+        why = f"the TF2 API turns {fraction} into a memory limit, and refuses growth together with a limit"
         yield error("gpu_options.allow_growth", why, todo)
     if growth and (lookup(config, "device_count.CPU") or 1) > 1:
         why = "TF2 drops growth without a word when the CPU is split by device_count.CPU"
@@ -222,6 +245,7 @@ Rule = Callable[[dict[str, Any], ConfigContext], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
     _fraction,
+    _share,
     _visible_devices,
     _device_count,
     _threads,

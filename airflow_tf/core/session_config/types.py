@@ -11,13 +11,16 @@ LOCAL_STRATEGIES = frozenset({"independent", "towers"})
 """Strategies whose replicas do not start a TensorFlow server."""
 
 
+WHOLE_PERCENT = 100
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigContext:
     """The replica for which a session config is meant.
 
     ``api`` says what the program uses: ``tf2``, ``v1`` (sessions) or ``auto`` (either, so both are configured).
     ``devices`` is the number of devices of this replica, ``kind`` their kind, ``memory_bytes`` the memory of the
-    smallest of them, None if not reported.
+    smallest of them, None if not reported. ``share_percent`` is the replica's part of each device.
     """
 
     api: Api = "auto"
@@ -25,11 +28,17 @@ class ConfigContext:
     kind: str = "cpu"
     memory_bytes: int | None = None
     strategy: str = "independent"
+    share_percent: int = 100
 
     @property
     def gpus(self) -> int:
         """Number of GPUs that the replica sees."""
         return 0 if self.kind == "cpu" else self.devices
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Tell whether other replicas may use the rest of this one's GPUs, so that its memory must be limited."""
+        return self.kind == "gpu" and self.share_percent < WHOLE_PERCENT
 
     @property
     def has_server(self) -> bool:

@@ -11,7 +11,7 @@ from airflow_tf.core.descriptors import message_class
 from airflow_tf.core.errors import SessionConfigError
 from airflow_tf.core.session_config.parsing import Parser
 from airflow_tf.core.session_config.plan import NO_GPU, plan
-from airflow_tf.core.session_config.rules import RULES
+from airflow_tf.core.session_config.rules import RULES, limit_to_share
 from airflow_tf.core.session_config.types import ConfigContext, FieldPlan, Problem, ValidatedConfig
 
 
@@ -24,7 +24,7 @@ def validate(value: Mapping[str, Any] | None, context: ConfigContext) -> Validat
     :raises SessionConfigError: naming every field that is unknown, ill-typed, contradictory or without effect.
     """
     parser = Parser()
-    config = parser.parse(value)
+    config = limit_to_share(parser.parse(value), context)
     problems = list(parser.problems)
     warnings: list[Problem] = []
     for rule in RULES:
