@@ -55,6 +55,16 @@ class GangLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """How the replicas of a gang belong together; the same for all of them.
+
+    :param restarts: how often a supervisor starts again what died, within one try of the tasks.
+    """
+
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaLaunch:
     """One attempt of one replica. The operator fills the first block, the supervisor the second.
 
@@ -74,7 +84,6 @@ class ReplicaLaunch:
     api: str = "auto"
     require_checkpoint: bool = True
     kill_grace_seconds: float = 30.0
-    restarts: int = 0
 
     generation: int = 1
     attempt: int = 0

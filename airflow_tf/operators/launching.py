@@ -11,7 +11,7 @@ from airflow.sdk import Context
 
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
-from airflow_tf.core.launch import ReplicaLaunch
+from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
@@ -147,8 +147,11 @@ class LaunchingOperator(DeviceSeeker):
             api=self.api,
             require_checkpoint=self.require_checkpoint,
             kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
-            restarts=int(coerce(self.restarts, "int", "restarts")),
         )
+
+    def _plan(self) -> Plan:
+        """Say how the replicas belong together."""
+        return Plan(restarts=int(coerce(self.restarts, "int", "restarts")))
 
     def _config_context(self, settings: Settings) -> ConfigContext:
         """Describe the devices that a replica will get, as far as they are known before they are reserved."""

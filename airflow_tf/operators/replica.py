@@ -182,7 +182,16 @@ class ReplicaOperator(LaunchingOperator):
         while True:
             member = claim.member(self.replica)
             self._devices = [device.uuid for device in member.devices]
-            attach = Attach(run.view, record.generation, launch, member, run.tries_left, run.orphan_grace_seconds())
+            attach = Attach(
+                run.view,
+                self.replica,
+                record.generation,
+                self._plan(),
+                (launch,),
+                (member,),
+                run.tries_left,
+                run.orphan_grace_seconds(),
+            )
             self._view = ReplicaView(client, attach, Observer(self._log_output, self.log.info, lambda _: None))
             try:
                 return self._view.watch()

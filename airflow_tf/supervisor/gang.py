@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,8 @@ from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.acquire import take_devices
+from airflow_tf.supervisor.attempt import StopOrder
+from airflow_tf.supervisor.drive import Drive
 from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, spawn
 from airflow_tf.supervisor.protocol import MAX_LINE_BYTES, Connection, attach_from_json
 from airflow_tf.supervisor.seat import Seat
@@ -40,7 +42,7 @@ T = TypeVar("T")
 
 
 class GangSupervisor:
-    """Serve views over a unix socket and drive the seats; see the package's docstring for the whole picture."""
+    """Serve views over a unix socket and start drives; see the package's docstring for the whole picture."""
 
     def __init__(self, launch: GangLaunch, listener: socket.socket, zygote: Zygote | None) -> None:
         self._launch = launch
@@ -85,22 +87,28 @@ class GangSupervisor:
                 await asyncio.wait_for(self._changed.wait(), TICK_SECONDS)
             self._changed.clear()
             self._reap_orphans()
+            for drive in self._drives():
+                drive.stop_if_orphaned()
             now = asyncio.get_running_loop().time()
             running = any(seat.is_running for seat in self._seats.values())
             quarantined = bool(self._locks) and not running  # the locks of what would not die
             if self._connections or running or (quarantined and not self._ending):
                 idle_since = now
                 continue
-            complete = len(self._seats) == self._launch.count and all(seat.is_final for seat in self._seats.values())
+            complete = len(self._seats) >= self._launch.count and all(seat.is_final for seat in self._seats.values())
             if complete or self._ending or now - idle_since > LINGER_SECONDS:
                 return
 
     def _terminate(self) -> None:
         """End everything with its grace: the host shuts down, or somebody sent SIGTERM."""
         self._ending = True
-        for seat in self._seats.values():
-            seat.stop("its supervisor was asked to end")
+        for drive in self._drives():
+            drive.stop(StopOrder("its supervisor was asked to end"))
         self._changed.set()
+
+    def _drives(self) -> set[Drive]:
+        """Return the drives that are not done."""
+        return {seat.drive for seat in self._seats.values() if seat.drive is not None and not seat.drive.is_done}
 
     def _reap_orphans(self) -> None:
         """Collect processes that lost their parent inside a replica's tree; this process is their subreaper."""
@@ -132,28 +140,28 @@ class GangSupervisor:
         if message["type"] == "attach":
             await self._attach(connection, message)
         elif message["type"] == "stop":
-            self._stop(int(message["replica"]), View(**message["view"]), str(message["reason"]))
+            order = StopOrder(str(message["reason"]), ExitCause(message.get("cause", ExitCause.STOPPED)))
+            self._stop(int(message["replica"]), View(**message["view"]), order)
 
-    def _stop(self, number: int, view: View, reason: str) -> None:
+    def _stop(self, number: int, view: View, order: StopOrder) -> None:
         seat = self._seats.get(number)
-        if seat is None:
+        if seat is None or seat.drive is None:
             return
         if not view.is_newer_than(seat.view):
-            log.info("replica %s: ignored a stop by an older view (%s): %s", number, view, reason)
+            log.info("replica %s: ignored a stop by an older view (%s): %s", number, view, order.reason)
             return
-        seat.stop(reason)
+        seat.drive.stop(order)
 
     async def _attach(self, connection: Connection, message: dict[str, Any]) -> None:
         request = attach_from_json(message)
-        seat = self._seats.setdefault(request.launch.replica, Seat(self, request.launch.replica, self._folder))
+        seat = self._seat(request.replica)
         if not request.view.is_newer_than(seat.view):
             connection.notify({"type": "superseded"})
             return
-        seat.view, seat.tries_left = request.view, request.tries_left
-        seat.orphan_grace_seconds = request.orphan_grace_seconds
-        if seat.is_running and seat.generation < request.generation and seat.drive is not None:
-            seat.stop("its task was cleared")
-            await asyncio.wait({seat.drive})
+        seat.take(request.view, request.tries_left, request.orphan_grace_seconds)
+        if seat.drive is not None and seat.is_running and seat.generation < request.generation:
+            seat.drive.stop(StopOrder("its task was cleared"))
+            await seat.drive.wait()
         connection.notify({"type": "attached", "supervisor": os.getpid()})
         seat.watch(connection)
         if seat.is_running:
@@ -162,17 +170,25 @@ class GangSupervisor:
         if done is not None and not done.cause.may_restart and seat.is_final:
             connection.notify({"type": "result", "outcome": done.to_json()})
             return
-        seat.begin(request.launch, request.member, request.generation, self._changed.set)
+        seats = {launch.replica: self._seat(launch.replica) for launch in request.launches}
+        Drive(self, seats, request, self._folder).begin(self._changed.set)
 
-    # --- what seats need ---------------------------------------------------------------------------------------
+    def _seat(self, number: int) -> Seat:
+        return self._seats.setdefault(number, Seat(number))
 
-    async def confirm(self, member: Member) -> None:
-        """Confirm the member in the ledger, then take its devices' locks."""
-        await self._on_ledger(lambda ledger: ledger.confirm(member, os.getpid()))
+    # --- what drives need --------------------------------------------------------------------------------------
+
+    async def confirm(self, members: Sequence[Member]) -> None:
+        """Confirm the members in the ledger, then take their devices' locks; all or none."""
+        taken: list[Member] = []
         try:
-            self._locks[member.replica] = await asyncio.to_thread(take_devices, member, self._settings)
+            for member in members:
+                await self._on_ledger(lambda ledger, member=member: ledger.confirm(member, os.getpid()))  # type: ignore[misc]
+                taken.append(member)
+                self._locks[member.replica] = await asyncio.to_thread(take_devices, member, self._settings)
         except AirflowTfError:
-            await self._on_ledger(lambda ledger: ledger.release(member))
+            for member in taken:
+                await self.free(member, quarantined=False)
             raise
 
     async def free(self, member: Member, *, quarantined: bool) -> None:
@@ -192,10 +208,10 @@ class GangSupervisor:
             lambda ledger: ledger.start_attempt(self._key, seat.number, seat.generation, member, token)
         )
 
-    async def record_end(self, seat: Seat, outcome: Outcome) -> None:
+    async def record_end(self, launch: ReplicaLaunch, outcome: Outcome) -> None:
         """Record an outcome, however long the ledger is away."""
-        number, generation, attempt = seat.number, seat.generation, seat.attempt
-        await self._insist(lambda ledger: ledger.end_attempt(self._key, number, generation, attempt, outcome))
+        where = (launch.replica, launch.generation, launch.attempt)
+        await self._insist(lambda ledger: ledger.end_attempt(self._key, *where, outcome))
 
     async def start_process(self, launch: ReplicaLaunch, path: Path) -> ReplicaProcess:
         """Fork from the zygote where its import-time environment is the replica's, else spawn."""
@@ -278,16 +294,17 @@ class GangSupervisor:
                 orders = await self._on_ledger(lambda ledger: ledger.renew(self._key, os.getpid()))
                 if orders.cancelled_by is not None:
                     self._ending = True  # nothing starts again before somebody clears a task
-                    for seat in self._seats.values():
-                        seat.stop("by 'airflow tf cancel'", ExitCause.CANCELLED)
+                    for drive in self._drives():
+                        drive.stop(StopOrder("by 'airflow tf cancel'", ExitCause.CANCELLED))
                 for seat in self._seats.values():
                     await self._record_step(seat)
             except LedgerError as error:
                 log.warning("heartbeat not recorded: %s", error)
 
     async def _record_step(self, seat: Seat) -> None:
-        if seat.process is None or seat.attempt_folder is None:
+        run = seat.run
+        if run is None or run.process is None or run.has_ended:
             return
-        step = await asyncio.to_thread(results.last_step, seat.attempt_folder)
-        pid, where = seat.process.pid if seat.process else 0, (seat.number, seat.generation, seat.attempt)
+        step = await asyncio.to_thread(results.last_step, run.folder)
+        pid, where = run.process.pid, (seat.number, seat.generation, run.launch.attempt)
         await self._on_ledger(lambda ledger: ledger.update_attempt(self._key, *where, pid=pid, step=step))

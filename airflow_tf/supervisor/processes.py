@@ -134,17 +134,28 @@ class Zygote:
 class ReplicaProcess:
     """One running replica: its pid, and the future of its wait status (None where nobody could read it).
 
-    One that is forked is a child of the zygote and dies with it.
+    One that is forked is a child of the zygote and dies with it. ``died_at`` is when the kernel reported its death, on
+    the event loop's clock: the zygote may report the deaths of several children in another order.
     """
 
     def __init__(self, pid: int, *, is_forked: bool = False) -> None:
         self.pid = pid
         self.is_forked = is_forked
         self.status: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self.died_at: float | None = None
         try:
             self._pidfd: int | None = os.pidfd_open(pid)
         except ProcessLookupError:
             self._pidfd = None
+            self._note_death()
+        else:
+            asyncio.get_running_loop().add_reader(self._pidfd, self._note_death)
+
+    def _note_death(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.died_at = self.died_at or loop.time()
+        if self._pidfd is not None:
+            loop.remove_reader(self._pidfd)
 
     def terminate(self) -> None:
         """Send SIGTERM to the main process only: its data workers must live while it saves."""
@@ -154,12 +165,14 @@ class ReplicaProcess:
 
     def ended(self, status: int | None) -> None:
         """Record the wait status; the first one counts."""
+        self._note_death()
         if not self.status.done():
             self.status.set_result(status)
 
     def close(self) -> None:
         """Give the pidfd back."""
         if self._pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
 

@@ -1,6 +1,6 @@
 """Messages between views and a supervisor: JSON lines over a unix socket.
 
-From a view: ``attach`` (look at a replica, start it if nothing runs) and ``stop``. Closing the connection is detach.
+From a view: ``attach`` (look at a replica, start what does not run) and ``stop``. Closing the connection is detach.
 To a view: ``attached``, ``attempt`` (where its output is), ``restarting``, ``note``, and one of ``result``,
 ``refused``, ``superseded``.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_tf.core.devices import Device, Member
 from airflow_tf.core.identity import View
-from airflow_tf.core.launch import ReplicaLaunch
+from airflow_tf.core.launch import Plan, ReplicaLaunch
 
 SOCKET_NAME = "supervisor.sock"
 LOCK_NAME = "supervisor.lock"
@@ -25,17 +25,24 @@ MAX_LINE_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A view's wish to look at its replica, with all that is needed to start it.
+    """A view's wish to look at its replica, with all that is needed to start it, or in a gang all replicas.
 
     ``tries_left`` and ``orphan_grace_seconds`` tell the supervisor whether and when another try can come.
     """
 
     view: View
+    replica: int
     generation: int
-    launch: ReplicaLaunch
-    member: Member
+    plan: Plan
+    launches: tuple[ReplicaLaunch, ...]
+    members: tuple[Member, ...]
     tries_left: int
     orphan_grace_seconds: float
+
+    @property
+    def kill_grace_seconds(self) -> float:
+        """Time between SIGTERM and SIGKILL."""
+        return max(launch.kill_grace_seconds for launch in self.launches)
 
     def to_json(self) -> dict[str, Any]:
         """Return the message."""
@@ -44,13 +51,16 @@ class Attach:
 
 def attach_from_json(message: dict[str, Any]) -> Attach:
     """Read a message written by :meth:`Attach.to_json`."""
-    member = dict(message["member"])
-    member["devices"] = tuple(Device(**device) for device in member["devices"])
     return Attach(
         view=View(**message["view"]),
+        replica=message["replica"],
         generation=message["generation"],
-        launch=ReplicaLaunch(**message["launch"]),
-        member=Member(**member),
+        plan=Plan(**message["plan"]),
+        launches=tuple(ReplicaLaunch(**launch) for launch in message["launches"]),
+        members=tuple(
+            Member(**(member | {"devices": tuple(Device(**device) for device in member["devices"])}))
+            for member in message["members"]
+        ),
         tries_left=message["tries_left"],
         orphan_grace_seconds=message["orphan_grace_seconds"],
     )

@@ -40,7 +40,7 @@ class LogTail:
                     self._offset += len(data)
                     *lines, self._rest = (self._rest + data).split(b"\n")
                     self._emit_lines(lines)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         if final and self._rest:
             self._emit_lines([self._rest])

@@ -17,7 +17,8 @@ from airflow_tf.core.errors import (
     from_payload,
 )
 from airflow_tf.core.ledger import Outcome
-from airflow_tf.supervisor.client import Channel, GangClient
+from airflow_tf.core.states import ExitCause
+from airflow_tf.supervisor.client import Channel, GangClient, stop_replica
 from airflow_tf.supervisor.protocol import LOG_NAME, Attach
 from airflow_tf.supervisor.results import replica_folder
 from airflow_tf.supervisor.sweep import ProcessMark, kill_tree, mark_of
@@ -33,11 +34,15 @@ _ATTACH_TRIES = 10
 
 @dataclass(slots=True)
 class Observer:
-    """What a view tells its task: lines of the replica's output, up to where it was shown, and what happens to it."""
+    """What a view tells its task: lines of the replica's output, up to where it was shown, and what happens to it.
+
+    ``mark`` is asked after the task was killed: what its user did with it, in words, empty if it was not the user.
+    """
 
     output: Callable[[str], None]
     info: Callable[[str], None]
     shown: Callable[[Position], None]
+    mark: Callable[[], str]
 
 
 @dataclass(slots=True)
@@ -48,6 +53,7 @@ class ReplicaView:
     :param position: up to where earlier views have shown their output.
     :param timeout_seconds: how long it may still be watched; then it is stopped.
     :param leaves: leave as soon as the program runs, for a trigger to go on watching.
+    :param killed: set from a signal handler that has stopped the replica.
     :param detached: set from a signal handler when the replica must go on without this task.
     """
 
@@ -58,6 +64,7 @@ class ReplicaView:
     position: Position = (0, 0)
     timeout_seconds: float | None = None
     leaves: bool = False
+    killed: bool = False
     detached: bool = False
     _channel: Channel | None = None
     _tail: OutputTail = field(init=False)
@@ -68,7 +75,7 @@ class ReplicaView:
 
     def __post_init__(self) -> None:
         """Begin to follow the output where the view before has ended."""
-        folder = replica_folder(self.client.folder, self.attach.launch.replica, self.attach.generation)
+        folder = replica_folder(self.client.folder, self.attach.replica, self.attach.generation)
         self._tail = OutputTail(folder, self.observer.output, self.position)
 
     def watch(self) -> Outcome | None:
@@ -97,14 +104,14 @@ class ReplicaView:
             if self._channel is not None:
                 self._channel.close()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, cause: ExitCause = ExitCause.STOPPED) -> None:
         """Ask for a stop; safe in a signal handler."""
-        self.client.stop(self.attach.launch.replica, self.attach.view, reason)
+        stop_replica(self.client.folder, self.attach.replica, self.attach.view, reason, cause)
 
     def _stop_and_wait(self, reason: str) -> None:
         self.observer.info(f"stopping the replica: {reason}")
         self.stop(reason)
-        deadline = time.monotonic() + self.attach.launch.kill_grace_seconds + _SWEEP_SECONDS
+        deadline = time.monotonic() + self.attach.kill_grace_seconds + _SWEEP_SECONDS
         channel = self._channel
         while channel is not None and channel.is_open and time.monotonic() < deadline:
             if any(message["type"] in {"result", "refused"} for message in channel.poll(POLL_SECONDS)):
@@ -125,7 +132,11 @@ class ReplicaView:
             if until is not None and time.monotonic() >= until:
                 self._stop_and_wait("its task's execution_timeout is over")
                 self._forward(ended=True)
-                raise ReplicaTimeoutError(f"replica {self.attach.launch.replica} was stopped", "its time is over")
+                raise ReplicaTimeoutError(f"replica {self.attach.replica} was stopped", "its time is over")
+            if self.killed:
+                self.killed = False
+                if mark := self.observer.mark():
+                    self.stop(f"its task was {mark}", ExitCause.MARKED)
             if self.detached:
                 raise ViewDetachedError("detached: Airflow's API does not answer", todo="The next try attaches again.")
             if not channel.is_open:

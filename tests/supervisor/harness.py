@@ -17,7 +17,7 @@ import psutil
 from airflow_tf.core.checkpoint import BundleWriter, Entry
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.identity import GangKey, RunFolders, View
-from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
+from airflow_tf.core.launch import GangLaunch, Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Granted, Outcome
 from airflow_tf.core.settings import Settings
 from airflow_tf.ledger import open_ledger
@@ -111,7 +111,7 @@ class Gang:
         self.ledger.open_gang(self.key, count, str(self.folder))
 
     def start(self, script: str, *, replica: int = 0, try_number: int = 1, first_try: int = 1, **fields: Any) -> Watch:
-        """Attach a view whose replica runs ``script``; keyword arguments are fields of the launch or the attach."""
+        """Attach a view whose replica runs ``script``; keyword arguments are fields of launch, plan or attach."""
         path = self._code / f"program_{replica}.py"
         path.write_text(script)
         view = View(f"ti-{replica}-{try_number}", try_number, first_try)
@@ -123,14 +123,23 @@ class Gang:
             member = granted.members[0]
         attach_fields = {"tries_left": 0, "orphan_grace_seconds": 30.0}
         attach_fields |= {name: fields.pop(name) for name in list(fields) if name in attach_fields}
+        plan = Plan(**{name: fields.pop(name) for name in list(fields) if name in Plan.__dataclass_fields__})
         defaults: dict[str, Any] = {"require_checkpoint": False, "kill_grace_seconds": 2.0}
         launch = ReplicaLaunch(
             replica=replica, count=self.count, entrypoint=str(path), code_folder=str(self._code), **(defaults | fields)
         )
-        attach = Attach(view=view, generation=record.generation, launch=launch, member=member, **attach_fields)
+        attach = Attach(
+            view=view,
+            replica=replica,
+            generation=record.generation,
+            plan=plan,
+            launches=(launch,),
+            members=(member,),
+            **attach_fields,
+        )
         lines: list[str] = []
         infos: list[str] = []
-        observer = Observer(lines.append, infos.append, lambda _: None)
+        observer = Observer(lines.append, infos.append, lambda _: None, str)
         watch = Watch(ReplicaView(self.client, attach, observer, attempts=record.attempts), lines, infos)
         watch.thread = threading.Thread(target=watch.run, daemon=True)
         watch.thread.start()

@@ -1,0 +1,170 @@
+"""One attempt: the processes of replicas that live and die together, each from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_tf.core.checkpoint.completeness import latest_complete
+from airflow_tf.core.errors import AirflowTfError, CheckpointError, SupervisorLostError
+from airflow_tf.core.launch import ReplicaLaunch
+from airflow_tf.core.ledger import Outcome
+from airflow_tf.core.policy import Ending, judge
+from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.supervisor import results
+from airflow_tf.supervisor.processes import ReplicaProcess
+from airflow_tf.supervisor.sweep import ProcessMark, kill_tree, mark_of
+
+log = logging.getLogger(__name__)
+
+KILL_DEADLINE_SECONDS = 30.0
+"""A process that outlives SIGKILL for so long hangs in the kernel: its device is quarantined."""
+
+
+class Starter(Protocol):
+    """What starts processes."""
+
+    async def start_process(self, launch: ReplicaLaunch, path: Path) -> ReplicaProcess:
+        """Fork or spawn the replica."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """Why an attempt was asked to end, and the time between SIGTERM and SIGKILL (None: as the launch says)."""
+
+    reason: str
+    cause: ExitCause = ExitCause.STOPPED
+    grace_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Why an attempt must end although its processes live, as a watchdog found; ``replica`` is at fault."""
+
+    replica: int
+    cause: ExitCause
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The runs of one attempt by replica number; ``note`` tells all their views a line."""
+
+    runs: Mapping[int, ReplicaRun]
+    note: Callable[[str], None]
+
+
+Watchdog = Callable[[Attempt], Awaitable[Alarm]]
+"""Watches an attempt while it runs; returns only when it must end, and is cancelled when it has ended."""
+
+
+class ReplicaRun:
+    """One process of one replica: start, end, judgement.
+
+    ``failure`` is why it could not be started or resumed; ``survivors`` are pids that outlived SIGKILL.
+    """
+
+    def __init__(self, launch: ReplicaLaunch) -> None:
+        self.launch = launch
+        self.folder = Path(launch.folder)
+        self.process: ReplicaProcess | None = None
+        self.marks: list[ProcessMark] = []
+        self.failure: AirflowTfError | None = None
+        self.survivors: list[int] = []
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether nothing is to be waited for: its process has ended, or was never started."""
+        return self.process is None or self.process.status.done()
+
+    @property
+    def died_at(self) -> float:
+        """When it died, on the event loop's clock; what never ran died first."""
+        return float("-inf") if self.process is None else self.process.died_at or float("inf")
+
+    def attempt_message(self) -> dict[str, Any]:
+        """Tell a view where the output is, and how to find the processes should this supervisor die."""
+        return {
+            "type": "attempt",
+            "attempt": self.launch.attempt,
+            "folder": self.launch.folder,
+            "pid": self.process.pid if self.process else None,
+            "token": self.launch.token,
+        }
+
+    async def start(self, starter: Starter) -> None:
+        """Start the process; what prevents it is kept as ``failure``."""
+        try:
+            self.launch.write(self.folder / "launch.json")
+            self.process = await starter.start_process(self.launch, self.folder / "launch.json")
+        except AirflowTfError as error:
+            self.failure = error
+            return
+        try:
+            self.marks.append(mark_of(self.process.pid))
+        except ProcessLookupError:
+            log.info("replica %s ended at once", self.launch.replica)
+
+    async def end(self, grace_seconds: float) -> None:
+        """End the whole tree: SIGTERM to its main process, grace, SIGKILL to whatever is left."""
+        process = self.process
+        if process is not None and not process.status.done():
+            process.terminate()
+            await asyncio.wait({process.status}, timeout=grace_seconds)
+            if not process.status.done():
+                log.info("replica %s ignored SIGTERM for %.0f s", self.launch.replica, grace_seconds)
+        self.survivors = await asyncio.to_thread(
+            kill_tree, self.launch.token, self.marks, deadline_seconds=KILL_DEADLINE_SECONDS
+        )
+        if process is not None:
+            await asyncio.wait({process.status}, timeout=0 if self.survivors else KILL_DEADLINE_SECONDS)
+            process.close()
+
+    def judge(self, stop: StopOrder | None) -> Outcome:
+        """Say how this replica ended, looked at alone; reads its folder."""
+        if self.survivors:
+            return Outcome(
+                AttemptState.LOST,
+                ExitCause.INFRASTRUCTURE,
+                f"processes {self.survivors} survived SIGKILL for {KILL_DEADLINE_SECONDS:.0f} s; the devices stay "
+                "locked. Look at them with 'ps -o pid,stat,wchan'; a reboot of the host may be needed",
+            )
+        if self.failure is not None and stop is None:
+            lost = isinstance(self.failure, SupervisorLostError)
+            cause = ExitCause.INFRASTRUCTURE if lost else ExitCause.CONFIG_REFUSED
+            return Outcome(AttemptState.LOST if lost else AttemptState.FAILED, cause, str(self.failure))
+        ended = self.process is not None and self.process.status.done()
+        return judge(
+            Ending(
+                wait_status=self.process.status.result() if ended and self.process is not None else None,
+                stop_reason=stop.reason if stop is not None else None,
+                stop_cause=stop.cause if stop is not None else ExitCause.STOPPED,
+                checkpoint=latest_complete(Path(self.launch.checkpoint_folder)).prefix,
+                require_checkpoint=self.launch.require_checkpoint,
+                log_tail=results.log_tail(self.folder),
+                refusal=results.read_refusal(self.folder),
+                steps=results.read_metrics(self.folder),
+            )
+        )
+
+
+def resume_point(checkpoint_folder: str) -> str | None:
+    """Return the last complete checkpoint of this generation, None where none was ever finished.
+
+    :raises CheckpointError: if there were checkpoints and none can be read: to start from scratch would hide the loss.
+    """
+    found = latest_complete(Path(checkpoint_folder))
+    for skipped in found.skipped:
+        log.warning("passed over %s: %s", skipped.path, skipped.reason)
+    if found.prefix is None and found.skipped:
+        raise CheckpointError(
+            f"the checkpoints in {checkpoint_folder} cannot be read, and training does not start from scratch silently",
+            "; ".join(f"{skipped.path}: {skipped.reason}" for skipped in found.skipped),
+            "Repair or remove them, or clear the task: that opens a new, empty generation.",
+        )
+    return found.prefix

@@ -1,0 +1,256 @@
+"""A drive: attempts of the replicas that live and die together, one after the other, under one restart budget.
+
+Of ``independent`` replicas each has drives of its own; a gang has one for all its replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_tf.core.devices import Member
+from airflow_tf.core.errors import AirflowTfError, SupervisorLostError, to_payload
+from airflow_tf.core.identity import digest, make_token
+from airflow_tf.core.launch import Plan, ReplicaLaunch
+from airflow_tf.core.ledger import Outcome
+from airflow_tf.core.policy import may_restart
+from airflow_tf.core.states import AttemptState
+from airflow_tf.core.verdict import Ended, Verdict, settle
+from airflow_tf.supervisor import results
+from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, Starter, StopOrder, Watchdog, resume_point
+from airflow_tf.supervisor.protocol import Attach
+from airflow_tf.supervisor.seat import Seat
+
+log = logging.getLogger(__name__)
+
+
+class Host(Starter, Protocol):
+    """What a drive needs of its supervisor."""
+
+    installation: str
+
+    async def confirm(self, members: Sequence[Member]) -> None:
+        """Confirm the members in the ledger and take their devices' locks, all or none."""
+        ...
+
+    async def free(self, member: Member, *, quarantined: bool) -> None:
+        """Drop the locks and release the member in the ledger, unless it is quarantined."""
+        ...
+
+    async def record_start(self, seat: Seat, member: Member, token: str) -> int:
+        """Record a new attempt and return its number."""
+        ...
+
+    async def record_end(self, launch: ReplicaLaunch, outcome: Outcome) -> None:
+        """Record an outcome, however long the ledger is away."""
+        ...
+
+
+class Drive:
+    """Run attempts until one succeeds, the budget is used up, or somebody stops it.
+
+    ``verdict`` is what the drive came to, None before its end and where it could not run at all; ``newest_try`` is
+    the highest try number of the views that looked at it.
+    """
+
+    def __init__(self, host: Host, seats: Mapping[int, Seat], request: Attach, gang_folder: Path) -> None:
+        self.seats = dict(seats)
+        self.generation = request.generation
+        self.newest_try = request.view.try_number
+        self.verdict: Outcome | None = None
+        self._host = host
+        self._plan: Plan = request.plan
+        self._launches: dict[int, ReplicaLaunch] = {launch.replica: launch for launch in request.launches}
+        self._members: dict[int, Member] = {member.replica: member for member in request.members}
+        self._gang_folder = gang_folder
+        self._watchdogs: Sequence[Watchdog] = ()
+        self._stop: StopOrder | None = None
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether the drive has ended."""
+        return self._task is not None and self._task.done()
+
+    def begin(self, on_end: Callable[[], None]) -> None:
+        """Start driving."""
+        for seat in self.seats.values():
+            seat.drive, seat.generation, seat.outcome, seat.run = self, self.generation, None, None
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(lambda _: on_end())
+
+    async def wait(self) -> None:
+        """Wait for the end."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def stop(self, order: StopOrder) -> None:
+        """Ask the running attempt to end: SIGTERM, grace, SIGKILL; the first order counts."""
+        if self._stop is None:
+            log.info("%s: stop asked: %s", self._label, order.reason)
+            self._stop = order
+            self._stopping.set()
+
+    def stop_if_orphaned(self) -> None:
+        """Stop where no view has looked at any of the replicas for the time that the views allowed."""
+        seats = self.seats.values()
+        grace = max(seat.orphan_grace_seconds for seat in seats)
+        if any(seat.watchers for seat in seats) or time.monotonic() - max(seat.seen_at for seat in seats) < grace:
+            return
+        self.stop(StopOrder(f"no task looked after it for {grace:.0f} s"))
+
+    @property
+    def _label(self) -> str:
+        return f"replica {min(self.seats)}" if len(self.seats) == 1 else "the gang"
+
+    def notify(self, message: dict[str, Any]) -> None:
+        """Tell all views of all seats."""
+        for seat in self.seats.values():
+            seat.notify(message)
+
+    def note(self, text: str) -> None:
+        """Tell all views a line."""
+        self.notify({"type": "note", "text": text})
+
+    async def _run(self) -> None:
+        """Drive; tell the views how it ended.
+
+        A failure of our own is told first and cleaned up after: what caused it, a full disk for instance, may keep
+        the ledger away as well, and no view must wait for that.
+        """
+        try:
+            await self._host.confirm(list(self._members.values()))
+        except AirflowTfError as error:
+            self.notify({"type": "refused", "error": to_payload(error)})
+            return
+        try:
+            survivors = await self._attempts()
+        except Exception as error:  # whatever it is, a view must not wait for ever
+            log.exception("%s", self._label)
+            lost = SupervisorLostError(
+                f"{self._label} could not be run",
+                f"{type(error).__name__}: {error}",
+                f"Look at the disk of {self._gang_folder} and at the supervisor's log in it.",
+            )
+            self.notify({"type": "refused", "error": to_payload(lost)})
+            runs = {number: seat.run for number, seat in self.seats.items() if seat.run is not None}
+            await asyncio.gather(*(run.end(0) for run in runs.values()))
+            await self._free({number: run.survivors for number, run in runs.items()})
+        else:
+            await self._free(survivors)
+            for seat in self.seats.values():
+                if seat.outcome is not None:
+                    seat.notify({"type": "result", "outcome": seat.outcome.to_json()})
+
+    async def _free(self, survivors: Mapping[int, Sequence[int]]) -> None:
+        for number, member in self._members.items():
+            await self._host.free(member, quarantined=bool(survivors.get(number)))
+
+    async def _attempts(self) -> dict[int, list[int]]:
+        """Run attempts within the budget; return the pids that survived SIGKILL, by replica number."""
+        restarts_used = 0
+        while True:
+            verdict, survivors = await self._attempt()
+            again = may_restart(verdict.root, restarts_used=restarts_used, restarts=self._plan.restarts)
+            if any(survivors.values()) or self._stop or not again:
+                self.verdict = verdict.root
+                return survivors
+            restarts_used += 1
+            self.notify({"type": "restarting", "outcome": verdict.root.to_json(), "restart": restarts_used})
+
+    async def _attempt(self) -> tuple[Verdict, dict[int, list[int]]]:
+        """Run one attempt to its durable end."""
+        runs = await self._prepare()
+        await self._start(runs)
+        alarm = await self._watch(runs)
+        running = {number for number, run in runs.items() if not run.has_ended}
+        await asyncio.gather(*(run.end(self._grace_seconds(run)) for run in runs.values()))
+        verdict = await asyncio.to_thread(self._settle, runs, running, alarm)
+        for number, run in runs.items():
+            await asyncio.to_thread(results.write_outcome, run.folder, verdict.outcomes[number])
+        for number, run in runs.items():
+            outcome = verdict.outcomes[number]
+            await self._host.record_end(run.launch, outcome)
+            self.seats[number].outcome = outcome
+            log.info("replica %s attempt %s: %s %s", number, run.launch.attempt, outcome.state, outcome.message)
+        return verdict, {number: run.survivors for number, run in runs.items()}
+
+    async def _prepare(self) -> dict[int, ReplicaRun]:
+        """Record a new attempt of every replica, and make its folders."""
+        for number, seat in self.seats.items():
+            seat.tokens += 1
+            member = self._members[number]
+            token = make_token(self._host.installation, member.fence, number, seat.tokens)
+            attempt = await self._host.record_start(seat, member, token)
+            seat.run = ReplicaRun(self._complete(self._launches[number], member, attempt, token))
+        return {number: seat.run for number, seat in self.seats.items() if seat.run is not None}
+
+    def _complete(self, launch: ReplicaLaunch, member: Member, attempt: int, token: str) -> ReplicaLaunch:
+        """Fill in what only the supervisor knows, and make the folders."""
+        number = launch.replica
+        home = results.replica_folder(self._gang_folder, number, self.generation)
+        folder, checkpoints = home / f"attempt-{attempt}", home / "checkpoints"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        checkpoints.mkdir(mode=0o700, exist_ok=True)
+        memories = [device.memory_bytes for device in member.devices]
+        known = [memory for memory in memories if memory is not None]
+        return launch.for_attempt(
+            generation=self.generation,
+            attempt=attempt,
+            token=token,
+            folder=str(folder),
+            checkpoint_folder=str(checkpoints),
+            visible_devices=",".join(device.visible for device in member.devices) or "-1",
+            memory_bytes=min(known) if known and len(known) == len(memories) else None,
+            seed=int(digest(self._gang_folder, number, self.generation), 16),
+        )
+
+    async def _start(self, runs: Mapping[int, ReplicaRun]) -> None:
+        """Start every replica from the last complete checkpoint, which is the first replica's."""
+        lead = runs[min(runs)]
+        try:
+            resume_from = await asyncio.to_thread(resume_point, lead.launch.checkpoint_folder)
+        except AirflowTfError as error:
+            lead.failure = error
+            return
+        for run in runs.values():
+            run.launch = run.launch.for_attempt(resume_from=resume_from)
+        await asyncio.gather(*(run.start(self._host) for run in runs.values()))
+        for number, run in runs.items():
+            if run.process is not None:
+                self.seats[number].notify(run.attempt_message())
+
+    async def _watch(self, runs: Mapping[int, ReplicaRun]) -> Alarm | None:
+        """Wait until the attempt must end: a replica ended, a stop was asked, or a watchdog raised an alarm."""
+        attempt = Attempt(runs, self.note)
+        alarms = [asyncio.ensure_future(watchdog(attempt)) for watchdog in self._watchdogs]
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while not self._stopping.is_set() and not any(alarm.done() for alarm in alarms):
+                pending = {run.process.status for run in runs.values() if run.process and not run.has_ended}
+                if not pending or len(pending) < len(runs):
+                    return None
+                await asyncio.wait({*pending, *alarms, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return next((alarm.result() for alarm in alarms if alarm.done()), None)
+        finally:
+            for waiting in (*alarms, stopping):
+                waiting.cancel()
+
+    def _grace_seconds(self, run: ReplicaRun) -> float:
+        asked = self._stop.grace_seconds if self._stop is not None else None
+        return run.launch.kill_grace_seconds if asked is None else asked
+
+    def _settle(self, runs: Mapping[int, ReplicaRun], running: set[int], alarm: Alarm | None) -> Verdict:
+        """Judge every replica alone, then all of them together."""
+        ended: dict[int, Ended] = {}
+        for number, run in runs.items():
+            outcome = run.judge(self._stop)
+            if alarm is not None and alarm.replica == number:
+                outcome = Outcome(AttemptState.FAILED, alarm.cause, alarm.message, None, outcome.checkpoint)
+            ended[number] = Ended(outcome, run.died_at, by_us=number in running)
+        return settle(ended)
