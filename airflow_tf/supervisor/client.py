@@ -17,6 +17,7 @@ from typing import Any
 from airflow_tf.core.errors import SupervisorLostError
 from airflow_tf.core.identity import View
 from airflow_tf.core.launch import GangLaunch
+from airflow_tf.core.states import ExitCause
 from airflow_tf.supervisor.processes import base_environment
 from airflow_tf.supervisor.protocol import LOCK_NAME, LOG_NAME, SOCKET_NAME
 from airflow_tf.supervisor.results import file_tail
@@ -121,18 +122,6 @@ class GangClient:
         finally:
             os.close(lock)
 
-    def stop(self, replica: int, view: View, reason: str) -> bool:
-        """Ask for a stop over a fresh connection; safe in a signal handler. Return False if nobody listens."""
-        try:
-            channel = try_connect(self.folder, timeout_seconds=_STOP_TIMEOUT_SECONDS)
-            if channel is None:
-                return False
-            channel.send({"type": "stop", "replica": replica, "view": view.to_json(), "reason": reason})
-        except (SupervisorLostError, TimeoutError):
-            return False
-        channel.close()
-        return True
-
     def wait_gone(self, deadline_seconds: float) -> bool:
         """Wait until no supervisor holds the gang's lock; tell whether that came true."""
         deadline = time.monotonic() + deadline_seconds
@@ -160,6 +149,20 @@ def try_connect(folder: Path, timeout_seconds: float = 5.0) -> Channel | None:
         os.close(descriptor)
     connection.settimeout(None)
     return Channel(connection)
+
+
+def stop_replica(folder: Path, replica: int, view: View, reason: str, cause: ExitCause = ExitCause.STOPPED) -> bool:
+    """Ask the supervisor of the gang in ``folder`` for a stop; safe in a signal handler. False if nobody listens."""
+    message = {"type": "stop", "replica": replica, "view": view.to_json(), "reason": reason, "cause": cause.value}
+    try:
+        channel = try_connect(folder, timeout_seconds=_STOP_TIMEOUT_SECONDS)
+        if channel is None:
+            return False
+        channel.send(message)
+    except (SupervisorLostError, TimeoutError):
+        return False
+    channel.close()
+    return True
 
 
 def has_supervisor(folder: Path) -> bool:

@@ -51,7 +51,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
-async def ask(work: Callable[[GangLedger], T], log: Log, *, ledger: Callable[[], GangLedger] = shared_ledger) -> T:
+async def ask(work: Callable[[GangLedger], T], log: Log) -> T:
     """Ask the ledger; while it does not answer, ask again, with growing pauses: an outage ends no task.
 
     Each call ends within the ledger's own deadline.
@@ -61,11 +61,7 @@ async def ask(work: Callable[[GangLedger], T], log: Log, *, ledger: Callable[[],
         wait=tenacity.wait_random_exponential(max=LONGEST_PAUSE_SECONDS),
         before_sleep=lambda state: _tell_once(state, log),
     )
-    return await retries(_in_thread_of, work, ledger)
-
-
-async def _in_thread_of(work: Callable[[GangLedger], T], ledger: Callable[[], GangLedger]) -> T:
-    return await in_thread(lambda: work(ledger()))
+    return await retries(in_thread, lambda: work(shared_ledger()))
 
 
 def _tell_once(state: tenacity.RetryCallState, log: Log) -> None:
