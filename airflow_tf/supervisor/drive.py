@@ -18,7 +18,7 @@ from airflow_tf.core.identity import digest, make_token
 from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import may_restart
-from airflow_tf.core.states import AttemptState
+from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.core.verdict import Ended, Verdict, settle
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, Starter, StopOrder, Watchdog, resume_point
@@ -90,8 +90,12 @@ class Drive:
             await asyncio.wait({self._task})
 
     def stop(self, order: StopOrder) -> None:
-        """Ask the running attempt to end: SIGTERM, grace, SIGKILL; the first order counts."""
-        if self._stop is None:
+        """Ask the running attempt to end: SIGTERM, grace, SIGKILL.
+
+        The first order counts; only that a user marked its task, which is found out a little later, says more.
+        """
+        known = None if self._stop is None else self._stop.cause
+        if known is None or (known is ExitCause.STOPPED and order.cause is ExitCause.MARKED):
             log.info("%s: stop asked: %s", self._label, order.reason)
             self._stop = order
             self._stopping.set()

@@ -160,7 +160,7 @@ class GangSupervisor:
             return
         seat.take(request.view, request.tries_left, request.orphan_grace_seconds)
         if seat.drive is not None and seat.is_running and seat.generation < request.generation:
-            seat.drive.stop(StopOrder("its task was cleared"))
+            seat.drive.stop(StopOrder("its task was cleared", ExitCause.MARKED))
             await seat.drive.wait()
         connection.notify({"type": "attached", "supervisor": os.getpid()})
         seat.watch(connection)
