@@ -15,6 +15,9 @@ LINGER_SECONDS = 60.0
 IN_PROCESS_ORPHAN_GRACE_SECONDS = 60.0
 """Orphan grace where no other try can come."""
 
+DEFERRED_ORPHAN_GRACE_SECONDS = 600.0
+"""Orphan grace of a replica whose task is deferred: a triggerer may be restarted meanwhile."""
+
 ORPHAN_MARGIN_SECONDS = 120.0
 
 

@@ -16,6 +16,8 @@ from airflow_tf.core.settings import Settings
 
 HEALTH_TIMEOUT_SECONDS = 1.0
 TEMPORARY_RUN_PREFIX = "__airflow_temporary_run_"
+FINISHED = ("success", "failed", "skipped", "upstream_failed", "removed")
+"""States of a task instance that nothing but a user ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class TaskRun:
     retries: int
     retry_delay_seconds: float
     in_process: bool
+    map_index: int = -1
 
     @classmethod
     def from_context(cls, context: Mapping[str, Any]) -> TaskRun:
@@ -50,7 +53,13 @@ class TaskRun:
             retries=task.retries or 0,
             retry_delay_seconds=task.retry_delay.total_seconds(),
             in_process=runs_in_process(),
+            map_index=-1 if ti.map_index is None else ti.map_index,
         )
+
+    @property
+    def instance(self) -> str:
+        """Name of this task instance in :func:`task_states`."""
+        return instance_name(self.task_id, self.map_index)
 
     @property
     def view(self) -> View:
@@ -86,6 +95,21 @@ class TaskRun:
             detection_seconds=conf.getfloat("scheduler", "task_instance_heartbeat_timeout_detection_interval"),
             retry_delay_seconds=self.retry_delay_seconds,
         )
+
+
+def instance_name(task_id: str, map_index: int) -> str:
+    """Return how Airflow names an instance among those of its task."""
+    return task_id if map_index < 0 else f"{task_id}_{map_index}"
+
+
+def user_mark(state: str | None, own_state: str) -> str:
+    """Return what a user did with a task, in words, by the state that it has now; empty if nothing.
+
+    :param own_state: what it has while nobody touches it.
+    """
+    if state == own_state:
+        return ""
+    return f"marked {state}" if state in FINISHED else "cleared"
 
 
 def runs_in_process() -> bool:

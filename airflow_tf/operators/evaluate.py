@@ -41,8 +41,8 @@ class CheckpointEvaluateOperator(ReplicaOperator):
         variables = {"AIRFLOW_TF_CANDIDATES": json.dumps(aggregated["candidates"])}
         return dataclasses.replace(launch, environment=launch.environment | variables)
 
-    def _result(self, outcome: Outcome) -> dict[str, Any]:
-        super()._result(outcome)
+    def _result(self, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
+        super()._result(outcome, devices)
         with airflow_errors():
             return check_evaluation(outcome.metrics.get("evaluation"))
 

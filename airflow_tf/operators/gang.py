@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 from airflow_tf.core.devices import DeviceRequest, Member
-from airflow_tf.core.errors import AirflowTfError, DevicesBusyError
+from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import GangLedger, Refused
 from airflow_tf.core.settings import Settings
@@ -34,6 +35,23 @@ def airflow_errors() -> Iterator[None]:
         if error.retryable:
             raise AirflowException(str(error)) from error
         raise AirflowFailException(str(error)) from error
+
+
+def check_ledger(context: Context, run: TaskRun, ledger_id: str) -> None:
+    """Check that the devices of this task are looked for where a sensor of this run has reserved them.
+
+    :raises LedgerError: if that sensor uses another ledger.
+    """
+    sensors = [task.task_id for task in context["dag"].tasks if getattr(task, "for_task", None) == run.task_id]
+    for sensor in () if run.is_alone else sensors:
+        reserved = context["ti"].xcom_pull(task_ids=sensor)
+        theirs = reserved.get("ledger_id", ledger_id) if isinstance(reserved, dict) else ledger_id
+        if theirs != ledger_id:
+            raise LedgerError(
+                f"sensor {sensor!r} reserved devices in ledger {theirs}, but this task uses ledger {ledger_id}",
+                "they run with different settings or on different hosts",
+                "Give all workers the same [airflow_tf] ledger_url; several hosts need PostgreSQL.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,40 +5,58 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowRuntimeError,
+    TaskDeferred,
+)
 
-from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError, ReplicaStoppedError
+from airflow_tf.core.devices import Member
+from airflow_tf.core.errors import (
+    AirflowTfError,
+    DevicesBusyError,
+    LedgerError,
+    LedgerUnavailableError,
+    ReplicaStoppedError,
+    ReplicaTimeoutError,
+)
 from airflow_tf.core.identity import GangKey, RunFolders
 from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
+from airflow_tf.core.policy import DEFERRED_ORPHAN_GRACE_SECONDS
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, MemberState
 from airflow_tf.core.units import parse_seconds
-from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable
+from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable, task_states, user_mark
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
-from airflow_tf.operators.gang import DeviceClaim, airflow_errors
-from airflow_tf.operators.launching import LaunchingOperator
+from airflow_tf.operators.deferral import DeferringOperator
+from airflow_tf.operators.gang import DeviceClaim, airflow_errors, check_ledger
+from airflow_tf.operators.spec import spec_digest
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.client import GangClient
 from airflow_tf.supervisor.protocol import Attach
-from airflow_tf.supervisor.view import Observer, ReplicaView
+from airflow_tf.supervisor.tail import Position
+from airflow_tf.supervisor.view import RECORD_SECONDS, Observer, ReplicaView
 
 MAX_REFUSALS = 3
 
 
-class ReplicaOperator(LaunchingOperator):
+class ReplicaOperator(DeferringOperator):
     """Run one replica of a program on its own devices, under a supervisor that outlives this task.
 
     Subclasses say what the replica is for; see :class:`airflow_tf.operators.train.TensorFlowTrainOperator`
     for the parameters.
     """
 
-    template_fields: Sequence[str] = (*LaunchingOperator.template_fields, "python")
+    template_fields: Sequence[str] = (*DeferringOperator.template_fields, "python")
     ui_color = "#f6c85f"
 
     def __init__(
@@ -78,15 +96,19 @@ class ReplicaOperator(LaunchingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Stage what is missing, take the devices, look after the replica until it has a durable result."""
+        return self._run(context)
+
+    def _run(self, context: Context) -> dict[str, Any]:
         with airflow_errors():
             run = TaskRun.from_context(context)
             settings = load_settings()
             ledger = open_ledger(settings)
+            check_ledger(context, run, ledger.ledger_id)
             key, folders = run.gang(ledger.ledger_id), run.folders(settings)
             with self._reservation_given_back(ledger, key, run):
                 launch = self._launch(context, settings, folders, self.replica)
                 ledger.open_gang(key, launch.count, str(folders.gang(key)))
-                record = ledger.enter(key, self.replica, run.view)
+                record = self._enter(ledger, key, run, launch)
                 if record.cancelled_by is not None:
                     raise ReplicaStoppedError(
                         f"replica {self.replica} is not started",
@@ -96,14 +118,28 @@ class ReplicaOperator(LaunchingOperator):
                 outcome = self._already_succeeded(ledger, key, folders, record)
                 if outcome is None:
                     outcome = self._look_after(run, ledger, settings, key, launch, record)
-                return self._result(outcome)
+                return self._result(outcome, self._devices)
+
+    def _enter(self, ledger: GangLedger, key: GangKey, run: TaskRun, launch: ReplicaLaunch) -> ReplicaRecord:
+        """Register this try; say where the generation began with something else than is declared now."""
+        python = self.python or sys.executable
+        spec = spec_digest(launch, inputs=self.inputs or {}, request=self.device_request(), python=python)
+        record = ledger.enter(key, self.replica, run.view, spec=spec)
+        if record.spec and record.spec != spec:
+            self.log.warning(
+                "generation %s of replica %s began with another program, other arguments, inputs or devices than are "
+                "declared now: what runs goes on with those; clear the task to use the new ones",
+                record.generation,
+                self.replica,
+            )
+        return record
 
     @contextlib.contextmanager
     def _reservation_given_back(self, ledger: GangLedger, key: GangKey, run: TaskRun) -> Iterator[None]:
         """Release devices that were reserved for this replica but that no supervisor took, if no other try will."""
         try:
             yield
-        except AirflowRescheduleException:
+        except (AirflowRescheduleException, TaskDeferred):
             raise
         except KeyboardInterrupt as error:
             # Airflow would retry it, and go on with the other replicas: nobody who types ^C wants that.
@@ -132,6 +168,7 @@ class ReplicaOperator(LaunchingOperator):
             return
         if not self._health_url or is_reachable(self._health_url):
             view.stop("its task was killed")
+            view.killed = True
         else:
             view.detached = True
 
@@ -182,19 +219,12 @@ class ReplicaOperator(LaunchingOperator):
         while True:
             member = claim.member(self.replica)
             self._devices = [device.uuid for device in member.devices]
-            attach = Attach(
-                run.view,
-                self.replica,
-                record.generation,
-                self._plan(),
-                (launch,),
-                (member,),
-                run.tries_left,
-                run.orphan_grace_seconds(),
-            )
-            self._view = ReplicaView(client, attach, Observer(self._log_output, self.log.info, lambda _: None))
+            self._tell_position(folder, record, run)
+            self._view = self._new_view(run, ledger, key, client, launch, member, record)
             try:
-                return self._view.watch()
+                outcome = self._view.watch()
+            except ReplicaTimeoutError as error:
+                raise self._timed_out() from error
             except DevicesBusyError as error:
                 claim.wait(self.replica, str(error))
             except LedgerError as error:  # the reservation went while an earlier process of this replica was ended
@@ -202,20 +232,77 @@ class ReplicaOperator(LaunchingOperator):
                 if refusals == MAX_REFUSALS:
                     raise
                 self.log.info("reserving anew: %s", error)
+            else:
+                if outcome is None:
+                    self._hand_over(run, key, folder, record, self._devices)
+                return outcome
+            finally:
+                self._view = None
 
-    def _log_output(self, text: str) -> None:
-        self.log.info("[%s %s] %s", self.task_id, self.replica, text)
+    def _new_view(
+        self,
+        run: TaskRun,
+        ledger: GangLedger,
+        key: GangKey,
+        client: GangClient,
+        launch: ReplicaLaunch,
+        member: Member,
+        record: ReplicaRecord,
+    ) -> ReplicaView:
+        defers = self.deferrable and not run.in_process
+        grace_seconds = max(run.orphan_grace_seconds(), DEFERRED_ORPHAN_GRACE_SECONDS if defers else 0.0)
+        plan, tries_left = self._plan(), run.tries_left
+        return ReplicaView(
+            client,
+            Attach(run.view, self.replica, record.generation, plan, (launch,), (member,), tries_left, grace_seconds),
+            self._observer(ledger, key, run),
+            attempts=record.attempts,
+            position=record.log_position,
+            timeout_seconds=self._left_seconds(record),
+            leaves=defers,
+        )
+
+    def _observer(self, ledger: GangLedger, key: GangKey, run: TaskRun) -> Observer:
+        """Return what a view tells this task, and asks of it."""
+
+        def shown(position: Position) -> None:
+            try:
+                ledger.renew_view(key, self.replica, run.view, position)
+            except LedgerUnavailableError as error:
+                self.log.info("not recorded how far the output was shown: %s", error)
+
+        def mark() -> str:
+            try:
+                return user_mark(task_states(run.dag_id, run.run_id, run.task_id).get(run.instance), "running")
+            except AirflowRuntimeError as error:
+                self.log.info("not known why this task was killed: %s", error)
+                return ""
+
+        return Observer(self._log_output, self.log.info, shown, mark)
+
+    def _tell_position(self, folder: Path, record: ReplicaRecord, run: TaskRun) -> None:
+        """Say where the output is that earlier tries have shown."""
+        if record.log_position == (0, 0) or run.try_number == 1:
+            return
+        path = results.replica_folder(folder, self.replica, record.generation)
+        self.log.info(
+            "earlier output is in the log of try %s, the whole in %s; where that try was killed, its last %.0f s of "
+            "output may be repeated here",
+            run.try_number - 1,
+            path,
+            RECORD_SECONDS,
+        )
 
     # --- after it ended ----------------------------------------------------------------------------------------
 
-    def _result(self, outcome: Outcome) -> dict[str, Any]:
+    def _result(self, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
         """Return the XCom of a success; raise what Airflow must do about anything else."""
         if outcome.state is AttemptState.SUCCEEDED:
             return {
                 "replica": self.replica,
                 "checkpoint": outcome.checkpoint,
                 "metrics": outcome.metrics,
-                "devices": self._devices,
+                "devices": devices,
             }
         text = f"replica {self.replica} {outcome.state}: {outcome.message}"
         if outcome.cause.may_restart:

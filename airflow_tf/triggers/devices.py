@@ -9,7 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_tf.core.identity import GangKey
-from airflow_tf.triggers.shared import FINISHED, ask, task_state
+from airflow_tf.triggers.shared import ask, user_mark_of
 
 RENEW_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -56,9 +56,6 @@ class DevicesTrigger(BaseTrigger):
                 return
 
     async def on_kill(self) -> None:
-        """Leave the queue if a user ended the wait; a cleared task will look again, and keeps its place.
-
-        Airflow also calls this where another triggerer takes over.
-        """
-        if await task_state(self) in FINISHED:
+        """Leave the queue: a user ended the wait. Airflow also calls this where another triggerer takes over."""
+        if await user_mark_of(self):
             await ask(lambda ledger: ledger.withdraw(GangKey(**self.gang)), self.log)

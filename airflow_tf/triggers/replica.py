@@ -17,7 +17,7 @@ from airflow_tf.supervisor.acquire import this_host
 from airflow_tf.supervisor.client import has_supervisor
 from airflow_tf.supervisor.results import replica_folder
 from airflow_tf.supervisor.tail import OutputTail
-from airflow_tf.triggers.shared import FINISHED, ask, in_thread, task_state
+from airflow_tf.triggers.shared import ask, in_thread, user_mark_of
 
 LOOK_SECONDS = 4.0
 FORWARD_BYTES = 2 * 2**20
@@ -150,6 +150,5 @@ class ReplicaTrigger(BaseTrigger):
 
         ``cleanup`` does nothing on purpose: a triggerer that restarts must not end training.
         """
-        state = await task_state(self)
-        if state != "deferred":
-            await self._ask_stop(f"its task was marked {state}" if state in FINISHED else "its task was cleared")
+        if mark := await user_mark_of(self):
+            await self._ask_stop(f"its task was {mark}")

@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_tf.core.errors import LedgerUnavailableError
 from airflow_tf.core.ledger import GangLedger
-from airflow_tf.hooks.airflow_run import task_states
+from airflow_tf.hooks.airflow_run import instance_name, task_states, user_mark
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import Log
 from airflow_tf.ledger import open_ledger
@@ -23,9 +23,6 @@ T = TypeVar("T")
 
 LEDGER_THREADS = 4
 LONGEST_PAUSE_SECONDS = 5.0
-FINISHED = ("success", "failed", "skipped", "upstream_failed", "removed")
-"""States of a task instance that nothing but a user ends."""
-
 _opening = threading.Lock()
 
 
@@ -69,10 +66,8 @@ def _tell_once(state: tenacity.RetryCallState, log: Log) -> None:
         log.warning("%s", state.outcome.exception())
 
 
-async def task_state(trigger: BaseTrigger) -> str | None:
-    """Return the state of the trigger's task instance as Airflow knows it now; None where it has none or is unknown."""
+async def user_mark_of(trigger: BaseTrigger) -> str:
+    """Return what a user did with the trigger's task, in words; empty if Airflow only gave it to another triggerer."""
     ti: Any = trigger.task_instance
-    if ti is None:
-        return None
     states = await in_thread(lambda: task_states(ti.dag_id, ti.run_id, ti.task_id))
-    return states.get(ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}")
+    return user_mark(states.get(instance_name(ti.task_id, ti.map_index)), "deferred")
