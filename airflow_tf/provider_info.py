@@ -31,6 +31,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_tf.operators.train", "airflow_tf.operators.checkpoint", "airflow_tf.operators.evaluate"
         ),
         "sensors": _modules("airflow_tf.sensors.devices"),
+        "triggers": _modules("airflow_tf.triggers.devices", "airflow_tf.triggers.replica"),
         "hooks": _modules("airflow_tf.hooks.hdfs"),
         "transfers": [
             {

@@ -97,7 +97,7 @@ def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
         for_task="train",
         count=devices.count,
         mode="reschedule",
-        **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval"),
+        **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval", "deferrable"),
     )
 
 
@@ -132,7 +132,7 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
         **_given(train, "strategy", "arguments", "environment", "session_config", "api", "python", "start_method"),
         retries=train.retries,
         retry_delay=train.retry_delay,
-        **_given(train, "restarts", "kill_grace_seconds", "execution_timeout"),
+        **_given(train, "restarts", "kill_grace_seconds", "execution_timeout", "deferrable"),
     ).expand(replica=list(range(devices.count)))
 
 

@@ -66,6 +66,7 @@ class DevicesSpec(Spec):
     time_limit: Span | None = None
     timeout: Duration | None = None
     poke_interval: Duration | None = None
+    deferrable: Annotated[bool, ReadAtParse] = False
 
 
 class TrainSpec(Spec):
@@ -87,6 +88,7 @@ class TrainSpec(Spec):
     retries: Natural = 2
     retry_delay: Duration = timedelta(seconds=10)
     execution_timeout: Duration | None = None
+    deferrable: Annotated[bool, ReadAtParse] = False
 
 
 class EvaluateSpec(Spec):

@@ -38,7 +38,7 @@ def test_a_declaration_needs_a_name_and_a_program_only(tmp_path):
 
 UNKNOWN_IN_TRAIN = (
     'churn.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"? Allowed here: api, '
-    "arguments, entrypoint, environment, execution_timeout, kill_grace_seconds, python, restarts, retries, "
+    "arguments, deferrable, entrypoint, environment, execution_timeout, kill_grace_seconds, python, restarts, retries, "
     "retry_delay, session_config, start_method, strategy."
 )
 

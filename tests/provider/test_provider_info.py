@@ -37,7 +37,7 @@ def test_airflow_sees_the_provider():
     [
         *(
             module
-            for kind in ("operators", "sensors", "hooks")
+            for kind in ("operators", "sensors", "triggers", "hooks")
             for row in INFO[kind]
             for module in row["python-modules"]
         ),
