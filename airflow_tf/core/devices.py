@@ -39,7 +39,7 @@ class Reading:
     """One look at one device; ``reason`` says why it is not free, in words for a log.
 
     ``held_percent`` is the part of it that holders of shares have locked: such a device is FREE for the rest, and
-    ``reason`` names them.
+    ``reason`` names them. ``takes_shares`` is False where the device lets only one process on it.
     """
 
     device: Device
@@ -48,6 +48,7 @@ class Reading:
     free_bytes: int | None = None
     utilization_percent: int | None = None
     held_percent: int = 0
+    takes_shares: bool = True
 
     @property
     def is_blind(self) -> bool:

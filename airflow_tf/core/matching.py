@@ -177,6 +177,8 @@ def _refusal(offer: Offer, request: DeviceRequest) -> str:
     if reading.health is not Health.FREE:
         sharers = f"; {offer.taken_percent} % of it held by {offer.takers}" if offer.takers else ""
         return f"{uuid} {reading.health.value}: {reading.reason or 'no reason given'}{sharers}"
+    if request.share_percent < WHOLE_PERCENT and not reading.takes_shares:
+        return f"{uuid}: its compute mode lets only one process on it"
     if load is not None and limit is not None and load > limit:
         return f"{uuid}: its utilization of {load} % is above {limit} %"
     return ""

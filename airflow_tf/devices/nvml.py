@@ -1,26 +1,25 @@
 """GPUs and MIG slices as NVML sees them: who is on them and whether they are sound. Never a CUDA context.
 
 NVML is asked in a process of its own (:mod:`airflow_tf.devices.nvml_child`), for a sick driver hangs or crashes its
-caller. What cannot be found out is UNKNOWN, which is never free.
+caller. What cannot be found out is UNKNOWN, which is never free. Who holds a share of a device is no stranger on it:
+its processes are told by the token in their environment, which the device's lock names too.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from airflow_tf.core.devices import Device, Health, Reading
+from airflow_tf.core.identity import FENCE_VARIABLE
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.units import format_bytes
+from airflow_tf.devices.locks import DeviceLock
+from airflow_tf.devices.nvml_call import ask_nvml
 from airflow_tf.devices.nvml_child import Facts
 
 DEADLINE_SECONDS = 60.0
@@ -35,21 +34,18 @@ EXCLUSIVE_INVISIBLE_BYTES = 32 * 2**20
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 """A folder for each GPU that the driver has found on the bus."""
 
-_CHILD = "airflow_tf.devices.nvml_child"
-_ALARM_EXTRA_SECONDS = 5
-_KILLED_SECONDS = 2.0
+KERNEL_LOG = Path("/dev/kmsg")
+"""The kernel's own log, where NVIDIA's driver reports errors; mostly readable by root only."""
+
 _UUID = re.compile(r"[!-+\--~]{1,150}")  # printable ASCII without the comma, which separates visible devices
 _EXCLUSIVE_PROCESS, _PROHIBITED = 3, 2
+_RECOVERY = {
+    1: "a reset of the GPU",
+    2: "a restart of the host",
+    3: "its peer-to-peer traffic to be drained",
+    4: "its traffic to be drained, then a reset of the GPU",
+}
 _NAMED_PROCESSES = 4
-
-
-@dataclass(slots=True)
-class _Report:
-    """What the child printed: facts by key; ``failure`` says why it is not all."""
-
-    is_absent: bool = False
-    facts: dict[str, Facts] = field(default_factory=dict)
-    failure: str = ""
 
 
 class NvmlProbe:
@@ -57,48 +53,95 @@ class NvmlProbe:
 
     kind = "gpu"
 
-    def __init__(self, deadline_seconds: float) -> None:
+    def __init__(self, deadline_seconds: float, lock_dir: Path) -> None:
         self._deadline_seconds = deadline_seconds
+        self._lock_dir = lock_dir
 
     def read(self) -> Sequence[Reading]:
         """Return one reading per device.
 
         If NVML fails, hangs or crashes, all are UNKNOWN: those that it could still name, else one that stands for all.
         """
-        report = _ask(self._deadline_seconds)
+        report = ask_nvml(self._lock_dir, KERNEL_LOG, self._deadline_seconds)
         if report.is_absent:
             return []
         if not report.facts:
             return [_unknown("0", Facts(0, name="all GPUs"), report.failure)] if report.failure else _unlisted()
         twice = [uuid for uuid, count in Counter(facts.uuid for facts in report.facts.values()).items() if count > 1]
-        return [_reading(key, facts, report.failure, twice) for key, facts in report.facts.items()]
+        return [self._reading(key, facts, report.failure, twice) for key, facts in report.facts.items()]
+
+    def _reading(self, key: str, facts: Facts, failure: str, twice: Sequence[str]) -> Reading:
+        if not _UUID.fullmatch(facts.uuid):
+            reason = failure or "; ".join([*facts.lost, *facts.errors]) or f"its UUID is {facts.uuid!r}"
+            return _unknown(key, facts, reason)
+        if facts.uuid in twice:
+            return _unknown(key, facts, f"NVML gives the UUID {facts.uuid} to more than one device")
+        device = Device(
+            facts.uuid, self.kind, _printable(facts.name), facts.index, visible=facts.uuid,
+            memory_bytes=facts.total_bytes,
+        )  # fmt: skip
+        if failure:
+            return Reading(device, Health.UNKNOWN, failure)
+        return judge(device, facts, _sharers(DeviceLock(self._lock_dir, facts.uuid), facts))
 
 
-def open_probe(settings: Settings) -> NvmlProbe:  # noqa: ARG001 (the signature of every kind)
+def open_probe(settings: Settings) -> NvmlProbe:
     """Return the probe of this host's GPUs."""
-    return NvmlProbe(DEADLINE_SECONDS)
+    return NvmlProbe(DEADLINE_SECONDS, settings.lock_dir)
 
 
-def judge(device: Device, facts: Facts) -> Reading:
-    """Say of a device that NVML has named whether it may be used; the worst finding is the reason."""
-    health, reason = next(_findings(facts), (Health.FREE, ""))
-    return Reading(device, health, reason, facts.free_bytes, facts.utilization_percent)
+def judge(device: Device, facts: Facts, sharers: Collection[int] = ()) -> Reading:
+    """Say of a device that NVML has named whether it may be used; the worst finding is the reason.
+
+    :param sharers: pids of those processes on it that belong to present holders of its lock.
+    """
+    health, reason = next(_findings(facts, sharers), (Health.FREE, ""))
+    takes_shares = facts.compute_mode != _EXCLUSIVE_PROCESS
+    return Reading(device, health, reason, facts.free_bytes, facts.utilization_percent, takes_shares=takes_shares)
 
 
-def _findings(facts: Facts) -> Iterator[tuple[Health, str]]:
+def _sharers(lock: DeviceLock, facts: Facts) -> set[int]:
+    """Return the pids of the device's processes that carry the token of a holder of its lock."""
+    pids = {pid for pid, _ in facts.processes or ()}
+    tokens = {holder.token for holder in lock.holders() if holder.token} if pids else set()
+    return {pid for pid in pids if tokens and _token_of(pid) in tokens}
+
+
+def _token_of(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).environ().get(FENCE_VARIABLE)
+    except (psutil.Error, OSError):  # gone, of another user or pid namespace
+        return None
+
+
+def _findings(facts: Facts, sharers: Collection[int]) -> Iterator[tuple[Health, str]]:
     """Yield what speaks against a device, worst first."""
     yield from ((Health.UNHEALTHY, reason) for reason in _damages(facts))
     if facts.errors:
         yield Health.UNKNOWN, "; ".join(dict.fromkeys(facts.errors))
-    if facts.processes:
-        yield Health.BUSY, _describe_processes(facts)
-    is_exclusive = facts.compute_mode == _EXCLUSIVE_PROCESS
-    if (facts.used_bytes or 0) > (EXCLUSIVE_INVISIBLE_BYTES if is_exclusive else INVISIBLE_BYTES):
-        used = format_bytes(facts.used_bytes or 0)
-        mode = ", and its compute mode is exclusive" if is_exclusive else ""
-        yield Health.BUSY, f"{used} of its memory are used by a process that cannot be seen from here{mode}"
+    strangers = [(pid, used) for pid, used in facts.processes or () if pid not in sharers]
+    if strangers:
+        mode = " in exclusive compute mode" if facts.compute_mode == _EXCLUSIVE_PROCESS else ""
+        yield Health.BUSY, f"used{mode} by {_describe(strangers)}"
+    if memory := _memory_of_strangers(facts, sharers):
+        yield Health.BUSY, memory
     if facts.processes is None:
         yield Health.UNKNOWN, "it does not report the processes on it"
+
+
+def _memory_of_strangers(facts: Facts, sharers: Collection[int]) -> str:
+    """Say how much memory is used by nobody who is known; empty if it is no more than a driver needs."""
+    known = [used for pid, used in facts.processes or () if pid in sharers]
+    if facts.used_bytes is not None and None in known:
+        return "the memory of those who share it is not reported, so that a stranger's cannot be told from it"
+    used_bytes = (facts.used_bytes or 0) - sum(used for used in known if used is not None)
+    is_exclusive = facts.compute_mode == _EXCLUSIVE_PROCESS
+    if used_bytes <= (EXCLUSIVE_INVISIBLE_BYTES if is_exclusive else INVISIBLE_BYTES):
+        return ""
+    graphics = [(pid, used) for pid, used in facts.graphics if used and pid not in sharers]
+    who = f"graphics of {_describe(graphics)}" if graphics else "a process that cannot be seen from here"
+    mode = ", and its compute mode is exclusive" if is_exclusive else ""
+    return f"{format_bytes(used_bytes)} of its memory are used by {who}{mode}"
 
 
 def _damages(facts: Facts) -> Iterator[str]:
@@ -116,38 +159,31 @@ def _damages(facts: Facts) -> Iterator[str]:
         yield "a bad memory row will be remapped when the GPU is reset"
     if facts.retirement_pending:
         yield "a bad memory page will be retired when the GPU is reset"
+    if facts.recovery_action:
+        action = _RECOVERY.get(facts.recovery_action, f"recovery action {facts.recovery_action}")
+        yield "; ".join([f"its driver asks for {action}", *facts.kernel_faults])
+    if facts.kernel_faults and facts.recovery_action is None:  # a driver that can say so says whether they are past
+        yield f"{'; '.join(facts.kernel_faults)} (the kernel's log, since the driver was loaded){bus}"
     if facts.compute_mode == _PROHIBITED:
         yield "its compute mode prohibits processes"
 
 
-def _describe_processes(facts: Facts) -> str:
-    processes = facts.processes or []
+def _describe(processes: Sequence[tuple[int, int | None]]) -> str:
     named = [
-        f"pid {pid} ({', '.join([_user_of(pid)] + ([format_bytes(used)] if used is not None else []))})"
+        f"pid {pid} ({', '.join([*_owner_of(pid), *([format_bytes(used)] if used is not None else [])])})"
         for pid, used in processes[:_NAMED_PROCESSES]
     ]
     more = f" and {len(processes) - _NAMED_PROCESSES} more" if len(processes) > _NAMED_PROCESSES else ""
-    mode = " in exclusive compute mode" if facts.compute_mode == _EXCLUSIVE_PROCESS else ""
-    return f"used{mode} by {', '.join(named)}{more}"
+    return f"{', '.join(named)}{more}"
 
 
-def _user_of(pid: int) -> str:
+def _owner_of(pid: int) -> list[str]:
+    """Return user and command of a process; its arguments may hold secrets."""
     try:
-        return f"user {psutil.Process(pid).username()}"
-    except psutil.Error:  # it has ended, or belongs to another pid namespace
-        return "user unknown"
-
-
-def _reading(key: str, facts: Facts, failure: str, twice: Sequence[str]) -> Reading:
-    if not _UUID.fullmatch(facts.uuid):
-        return _unknown(key, facts, failure or "; ".join([*facts.lost, *facts.errors]) or f"its UUID is {facts.uuid!r}")
-    if facts.uuid in twice:
-        return _unknown(key, facts, f"NVML gives the UUID {facts.uuid} to more than one device")
-    device = Device(
-        facts.uuid, NvmlProbe.kind, _printable(facts.name), facts.index, visible=facts.uuid,
-        memory_bytes=facts.total_bytes,
-    )  # fmt: skip
-    return Reading(device, Health.UNKNOWN, failure) if failure else judge(device, facts)
+        process = psutil.Process(pid)
+        return [f"user {process.username()}", _printable(process.name())]
+    except psutil.Error:
+        return ["gone, or of another container"]
 
 
 def _unlisted() -> list[Reading]:
@@ -169,52 +205,3 @@ def _unknown(key: str, facts: Facts, reason: str) -> Reading:
 
 def _printable(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split()) or "GPU"
-
-
-def _ask(deadline_seconds: float) -> _Report:
-    """Run the child to its end, or to the deadline, and collect what it printed until then."""
-    alarm = math.ceil(deadline_seconds) + _ALARM_EXTRA_SECONDS
-    # -P: a pynvml.py or airflow_tf in the current folder is not ours.
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", _CHILD, str(alarm)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    failure = ""
-    try:
-        output, errors = process.communicate(timeout=deadline_seconds)
-    except subprocess.TimeoutExpired:
-        failure = f"NVML did not answer within {deadline_seconds:g} s"
-        output, errors = _kill(process)
-    report = _parse(output.decode(errors="replace"))
-    if not failure and process.returncode:
-        last = (errors.decode(errors="replace").strip().splitlines() or [""])[-1]
-        failure = f"the process that asked NVML ended with {process.returncode}{': ' if last else ''}{last}"
-    if failure:
-        report.failure = failure
-    return report
-
-
-def _kill(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Kill the child and return its output; one that sleeps in the driver cannot die now and is left to the kernel."""
-    process.kill()
-    try:
-        return process.communicate(timeout=_KILLED_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        return error.output or b"", b""
-
-
-def _parse(output: str) -> _Report:
-    report = _Report(failure="the process that asked NVML was cut off")
-    for text in output.splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:  # the last line of a process that was killed
-            break
-        if "facts" in line:
-            report.facts[line["key"]] = Facts(**line["facts"])
-        else:
-            report.is_absent = line.get("absent", False)
-            report.failure = line.get("failed", "")
-    return report

@@ -1,8 +1,9 @@
 """Ask NVML about the GPUs of this host and print the answers, one JSON object per line.
 
-Run as a process of its own, ``python -m airflow_tf.devices.nvml_child SECONDS``: a sick driver makes any call hang or
-crash. Nothing is judged here. The lines are ``{"absent": true}`` (no NVML library), ``{"failed": text}`` (NVML as a
-whole), ``{"key": …, "facts": …}`` (a device; again when more is known of it), ``{"done": true}`` (nothing is left out).
+Run as a process of its own, ``python -m airflow_tf.devices.nvml_child SECONDS KERNEL_LOG``: a sick driver makes any
+call hang or crash. Nothing is judged here. The lines are ``{"absent": true}`` (no NVML library), ``{"failed": text}``
+(NVML as a whole), ``{"key": …, "facts": …}`` (a device; again when more is known of it), ``{"done": true}`` (nothing is
+left out).
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from airflow_tf.devices.kernel_log import bus_key, find_faults, read_kernel_log
+
 LIBRARY = "libnvidia-ml.so.1"
+
+REMEDIES = {
+    9: ": load the kernel module ('modprobe nvidia') or restart the host",
+    18: ": the driver was updated, but the kernel still runs the old module; reload it or restart the host",
+}
+"""What helps against a failure of NVML as a whole, by its code."""
 
 
 @dataclass(slots=True)
 class Facts:
     """What NVML says of one GPU or MIG slice; None where the device does not report it.
 
-    ``processes`` are pairs of pid and used bytes; ``lost`` and ``errors`` are failed calls in words.
+    ``processes`` (compute) and ``graphics`` are pairs of pid and used bytes; ``recovery_action`` is what the driver
+    asks for, 0 for nothing; ``kernel_faults`` are errors of the kernel's log, ``lost`` and ``errors`` failed calls, in
+    words.
     """
 
     index: int
@@ -36,11 +48,14 @@ class Facts:
     used_bytes: int | None = None
     utilization_percent: int | None = None
     processes: list[tuple[int, int | None]] | None = None
+    graphics: list[tuple[int, int | None]] = field(default_factory=list)
     compute_mode: int | None = None
     uncorrected_errors: int | None = None
     remap_pending: bool = False
     remap_failed: bool = False
     retirement_pending: bool = False
+    recovery_action: int | None = None
+    kernel_faults: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -58,8 +73,9 @@ class _Found:
 class _Reader:
     """Calls of NVML whose failures become facts."""
 
-    def __init__(self, nvml: ModuleType) -> None:
+    def __init__(self, nvml: ModuleType, kernel_faults: dict[str, list[str]]) -> None:
         self._nvml = nvml
+        self._kernel_faults = kernel_faults
         self._not_reported = (
             nvml.NVMLError_NotSupported,
             nvml.NVMLError_NotFound,
@@ -136,6 +152,9 @@ class _Reader:
             processes = self.ask(facts, "nvmlDeviceGetComputeRunningProcesses_v2", handle)
         if processes is not None:
             facts.processes = [(process.pid, process.usedGpuMemory) for process in processes]
+        # These only explain used memory: what goes wrong with them is no reason to distrust the device.
+        graphics = self.ask(Facts(0), "nvmlDeviceGetGraphicsRunningProcesses_v3", handle) or ()
+        facts.graphics = [(process.pid, process.usedGpuMemory) for process in graphics]
 
     def _look_at_health(self, facts: Facts, handle: object) -> None:
         nvml = self._nvml
@@ -151,6 +170,10 @@ class _Reader:
         if remapped is not None:
             facts.remap_pending, facts.remap_failed = bool(remapped[2]), bool(remapped[3])
         facts.retirement_pending = bool(self.ask(facts, "nvmlDeviceGetRetiredPagesPendingStatus", handle))
+        fields = self.ask(Facts(0), "nvmlDeviceGetFieldValues", handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+        if fields is not None and fields[0].nvmlReturn == nvml.NVML_SUCCESS:  # a driver of 2024 or later
+            facts.recovery_action = int(fields[0].value.uiVal)
+        facts.kernel_faults = self._kernel_faults.get(bus_key(facts.bus_id), [])
 
 
 def main() -> None:
@@ -170,9 +193,9 @@ def main() -> None:
         return
     try:
         pynvml.nvmlInit()
-        _report(_Reader(pynvml), _say)
+        _report(_Reader(pynvml, find_faults(read_kernel_log(Path(sys.argv[2])))), _say)
     except pynvml.NVMLError as error:
-        _say({"failed": f"NVML: {error}"})
+        _say({"failed": f"NVML: {error}{REMEDIES.get(error.value, '')}"})
 
 
 def _report(reader: _Reader, say: Callable[[dict[str, Any]], None]) -> None:

@@ -12,7 +12,7 @@
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, VERSION_MISMATCH = 25 };
 enum { MAX_DEVICES = 128, MAX_PROCESSES = 64, MAX_FAULTS = 64, MAX_HANDLES = 512, TEXT = 256 };
-enum { MEMORY_V2 = 0x02000028 };
+enum { MEMORY_V2 = 0x02000028, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 static const unsigned long long UNKNOWN_BYTES = ~0ULL;
 
 typedef unsigned long long Bytes;
@@ -22,6 +22,7 @@ struct process { unsigned pid; Bytes bytes; unsigned gpu_instance, compute_insta
 struct memory { Bytes total, free, used; };
 struct memory_v2 { unsigned version; Bytes total, reserved, free, used; };
 struct utilization { unsigned gpu, memory; };
+struct field { unsigned id, scope; long long timestamp, latency; int type, result; Bytes value; };
 struct pci { char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32]; };
 
 struct fault { char word[TEXT], function[TEXT]; double value; int device; }; /* device -1: all calls */
@@ -29,10 +30,10 @@ struct fault { char word[TEXT], function[TEXT]; double value; int device; }; /* 
 struct device {
     int is_slice, parent;
     char uuid[TEXT], name[TEXT], bus_id[TEXT];
-    int has_memory, has_utilization, has_mode, has_mig, has_ecc, has_remap, has_retirement;
+    int has_memory, has_utilization, has_mode, has_mig, has_ecc, has_remap, has_retirement, has_recovery;
     Bytes total, used, reserved, ecc;
-    unsigned utilization, mode, remap[4], retirement, process_count;
-    struct process processes[MAX_PROCESSES];
+    unsigned utilization, mode, remap[4], retirement, recovery, process_count, graphics_count;
+    struct process processes[MAX_PROCESSES], graphics[MAX_PROCESSES];
 };
 
 static struct device devices[MAX_DEVICES];
@@ -45,12 +46,12 @@ static void copy(char *target, const char *text) {
     target[TEXT - 1] = 0;
 }
 
-static void add_process(struct device *device, const char *values) {
-    struct process *process = &device->processes[device->process_count];
-    if (device->process_count == MAX_PROCESSES) return;
+static void add_process(struct process *processes, unsigned *count, const char *values) {
+    struct process *process = &processes[*count];
+    if (*count == MAX_PROCESSES) return;
     process->gpu_instance = process->compute_instance = 0xffffffff;
     process->bytes = UNKNOWN_BYTES;
-    if (sscanf(values, "%u %llu", &process->pid, &process->bytes) >= 1) device->process_count++;
+    if (sscanf(values, "%u %llu", &process->pid, &process->bytes) >= 1) ++*count;
 }
 
 static void add_fault(const char *word, const char *values, int device) {
@@ -87,7 +88,9 @@ static void set_fact(struct device *device, const char *word, const char *values
     else if (!strcmp(word, "remap"))
         device->has_remap = sscanf(values, "%u %u %u %u", &device->remap[0], &device->remap[1], &device->remap[2],
                                    &device->remap[3]) == 4;
-    else if (!strcmp(word, "process")) add_process(device, values);
+    else if (!strcmp(word, "recovery")) device->has_recovery = sscanf(values, "%u", &device->recovery) == 1;
+    else if (!strcmp(word, "process")) add_process(device->processes, &device->process_count, values);
+    else if (!strcmp(word, "graphics")) add_process(device->graphics, &device->graphics_count, values);
 }
 
 static int load(void) {
@@ -281,13 +284,33 @@ int nvmlDeviceGetUtilizationRates(Handle handle, struct utilization *rates) {
     return SUCCESS;
 }
 
+static int give(const struct process *found, unsigned found_count, unsigned *count, struct process *processes) {
+    unsigned room = *count;
+    *count = found_count;
+    if (!found_count) return SUCCESS;
+    if (!processes || room < found_count) return INSUFFICIENT_SIZE;
+    memcpy(processes, found, found_count * sizeof *processes);
+    return SUCCESS;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned *count, struct process *processes) {
     ENTER(handle);
-    unsigned room = *count;
-    *count = device->process_count;
-    if (!device->process_count) return SUCCESS;
-    if (!processes || room < device->process_count) return INSUFFICIENT_SIZE;
-    memcpy(processes, device->processes, device->process_count * sizeof *processes);
+    return give(device->processes, device->process_count, count, processes);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle handle, unsigned *count, struct process *processes) {
+    ENTER(handle);
+    return give(device->graphics, device->graphics_count, count, processes);
+}
+
+int nvmlDeviceGetFieldValues(Handle handle, int count, struct field *fields) {
+    ENTER(handle);
+    for (int index = 0; index < count; index++) {
+        int known = fields[index].id == RECOVERY_ACTION && device->has_recovery;
+        fields[index].type = UNSIGNED_INT;
+        fields[index].result = known ? SUCCESS : NOT_SUPPORTED;
+        fields[index].value = known ? device->recovery : 0;
+    }
     return SUCCESS;
 }
 

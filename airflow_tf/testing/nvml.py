@@ -36,8 +36,8 @@ class Fault:
 class Gpu:
     """One GPU or, within ``slices``, one MIG slice; None is what the device does not report.
 
-    ``processes`` are pairs of pid and used bytes (None: not reported); ``remap`` are the four values of
-    ``nvmlDeviceGetRemappedRows``.
+    ``processes`` (compute) and ``graphics`` are pairs of pid and used bytes (None: not reported); ``remap`` are the
+    four values of ``nvmlDeviceGetRemappedRows``; ``recovery_action`` is what the driver asks for, 0 for nothing.
     """
 
     uuid: str
@@ -49,9 +49,11 @@ class Gpu:
     utilization: int | None = 0
     compute_mode: int | None = 0
     processes: Sequence[tuple[int, int | None]] = ()
+    graphics: Sequence[tuple[int, int | None]] = ()
     uncorrected_errors: int | None = None
     remap: tuple[int, int, int, int] | None = None
     retirement_pending: bool | None = None
+    recovery_action: int | None = None
     slices: Sequence[Gpu] | None = None
     faults: Sequence[Fault] = field(default=())
 
@@ -131,11 +133,13 @@ def _lines(gpu: Gpu, word: str) -> Iterator[str]:
         "ecc": gpu.uncorrected_errors,
         "remap": None if gpu.remap is None else " ".join(map(str, gpu.remap)),
         "retirement": None if gpu.retirement_pending is None else int(gpu.retirement_pending),
+        "recovery": gpu.recovery_action,
         "mig": None if gpu.slices is None else 1,
     }
     yield word
     yield from (f"{key} {value}" for key, value in facts.items() if value is not None)
-    yield from (f"process {pid} {'' if used is None else used}" for pid, used in gpu.processes)
+    for kind, processes in (("process", gpu.processes), ("graphics", gpu.graphics)):
+        yield from (f"{kind} {pid} {'' if used is None else used}" for pid, used in processes)
     yield from _fault_lines(gpu.faults)
     for part in gpu.slices or ():
         yield from _lines(part, "slice")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -160,6 +161,13 @@ def test_shares_that_another_installation_has_locked_count_and_own_confirmed_one
     assert match([own], share_percent=50) == [["GPU-0"]]
     both = offer("GPU-0", held=80, taken_percent=50, confirmed_percent=50)
     assert match([both], share_percent=50).free == 0
+
+
+def test_a_device_that_lets_only_one_process_on_it_is_not_shared():
+    single = offer("GPU-0")
+    single = replace(single, reading=replace(single.reading, takes_shares=False))
+    assert match([single]) == [["GPU-0"]]
+    assert "only one process" in str(match([single], share_percent=50))
 
 
 def test_free_memory_is_asked_of_a_device_only_while_nobody_shares_it():

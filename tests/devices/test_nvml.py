@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, strategies
 from hypothesis import settings as hypothesis_settings
@@ -21,10 +23,10 @@ from airflow_tf.core.errors import AirflowTfError, DevicesNeverFitError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.devices import nvml as module
+from airflow_tf.devices import nvml_call
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.devices.nvml import NvmlProbe
 from airflow_tf.devices.registry import read_all
-from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.testing.nvml import Fault, Gpu, SimulatedNvml, build
 from tests.supervisor.harness import Gang, wait_for
@@ -37,8 +39,16 @@ MIB = 2**20
 DECLARED = Device("npu-a", "static", "NPU", 0, visible="0")
 
 
-def read(deadline_seconds=60.0):
-    return NvmlProbe(deadline_seconds).read()
+@pytest.fixture(autouse=True)
+def kernel_log(tmp_path, monkeypatch):
+    """The kernel's log of this test's host: empty until written."""
+    monkeypatch.setattr(module, "KERNEL_LOG", tmp_path / "kmsg")
+    return tmp_path / "kmsg"
+
+
+def read(deadline_seconds=60.0, lock_dir=None):
+    with tempfile.TemporaryDirectory() as folder:
+        return NvmlProbe(deadline_seconds, Path(folder) if lock_dir is None else lock_dir).read()
 
 
 def read_one(nvml, **fields):
@@ -78,12 +88,20 @@ def test_a_free_gpu_is_told_with_all_that_is_known_of_it(nvml):
         ({"remap": (0, 1, 0, 1)}, Health.UNHEALTHY, "remapping of a bad memory row failed"),
         ({"retirement_pending": True}, Health.UNHEALTHY, "will be retired when the GPU is reset"),
         ({"retirement_pending": False, "uncorrected_errors": 0, "remap": (3, 0, 0, 0)}, Health.FREE, ""),
+        ({"recovery_action": 0}, Health.FREE, ""),
+        ({"recovery_action": 1}, Health.UNHEALTHY, "its driver asks for a reset of the GPU"),
+        ({"recovery_action": 2}, Health.UNHEALTHY, "its driver asks for a restart of the host"),
+        ({"recovery_action": 7}, Health.UNHEALTHY, "its driver asks for recovery action 7"),
+        ({"graphics": [(4194303, 100 * MIB)], "used_bytes": 100 * MIB}, Health.FREE, ""),
+        ({"graphics": [(4194303, None)], "used_bytes": 2**30}, Health.BUSY, "used by a process that cannot be seen"),
+        ({"faults": [Fault("error", "nvmlDeviceGetGraphicsRunningProcesses_v3", 999)]}, Health.FREE, ""),
+        ({"faults": [Fault("error", "nvmlDeviceGetFieldValues", 999)]}, Health.FREE, ""),
         ({"compute_mode": 2}, Health.UNHEALTHY, "prohibits processes"),
         ({"compute_mode": 3, "used_bytes": 74 * MIB}, Health.BUSY, "its compute mode is exclusive"),
         ({"used_bytes": 255 * MIB}, Health.FREE, ""),
         ({"used_bytes": 257 * MIB}, Health.BUSY, "257.0 MiB of its memory are used by a process that cannot be seen"),
         ({"total_bytes": None}, Health.FREE, ""),
-        ({"total_bytes": None, "processes": [(4194303, None)]}, Health.BUSY, "pid 4194303 (user unknown)"),
+        ({"total_bytes": None, "processes": [(4194303, None)]}, Health.BUSY, "pid 4194303 (gone, or of another container)"),
         ({"processes": [(4194303, 1)] * 6}, Health.BUSY, "and 2 more"),
         ({"slices": []}, Health.UNHEALTHY, "MIG is enabled on it, but it has no slice"),
         ({"faults": [Fault("error", "nvmlDeviceGetTotalEccErrors", 999)]}, Health.UNKNOWN, "nvmlDeviceGetTotalEccErrors: "),
@@ -101,7 +119,91 @@ def test_findings(nvml, fields, health, reason):
 
 def test_a_process_is_named_with_its_user(nvml):
     reading = read_one(nvml, processes=[(os.getpid(), 3 * 2**30)])
-    assert reading.reason == f"used by pid {os.getpid()} (user {getpass.getuser()}, 3.0 GiB)"
+    assert reading.reason == (
+        f"used by pid {os.getpid()} (user {getpass.getuser()}, {psutil.Process().name()}, 3.0 GiB)"
+    )
+
+
+def test_graphics_are_named_where_they_use_memory(nvml):
+    reading = read_one(nvml, graphics=[(os.getpid(), 2**30)], used_bytes=2**30 + MIB)
+    assert reading.health is Health.BUSY
+    assert (
+        f"1.0 GiB of its memory are used by graphics of pid {os.getpid()} (user {getpass.getuser()}" in reading.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("recovery_action", "health", "reason"),
+    [
+        (
+            None,
+            Health.UNHEALTHY,
+            "Xid 119: its system processor (GSP) did not answer (the kernel's log, since the driver",
+        ),
+        (1, Health.UNHEALTHY, "its driver asks for a reset of the GPU; Xid 119: its system processor"),
+        (0, Health.FREE, ""),
+    ],
+)
+def test_errors_of_the_kernel_s_log_count_unless_the_driver_says_that_they_are_past(
+    nvml, kernel_log, recovery_action, health, reason
+):
+    kernel_log.write_text(
+        "4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 119, pid=1, Timeout after 6s of waiting for RPC response\n"
+    )
+    nvml.write([
+        Gpu(uuid="GPU-1", bus_id="00000000:3B:00.0", recovery_action=recovery_action),
+        Gpu(uuid="GPU-2", bus_id="00000000:AF:00.0"),
+    ])  # fmt: skip
+    first, second = read()
+    assert first.health is health
+    assert reason in first.reason
+    assert second.health is Health.FREE
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(18, "the kernel still runs the old module; reload it"), (9, "modprobe nvidia")]
+)
+def test_a_driver_that_does_not_work_is_told_with_its_remedy(nvml, code, remedy):
+    nvml.write([Gpu(uuid="GPU-1")], [Fault("error", "nvmlInitWithFlags", code)])
+    (reading,) = read()
+    assert reading.health is Health.UNKNOWN
+    assert remedy in reading.reason
+
+
+def test_looks_at_the_same_time_take_turns(nvml, lock_dir):
+    nvml.write([Gpu(uuid="GPU-1")])
+    found = []
+    threads = [threading.Thread(target=lambda: found.extend(read(lock_dir=lock_dir))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [reading.health for reading in found] == [Health.FREE] * 4
+    assert not DeviceLock(lock_dir, nvml_call.LOCK).is_held()
+
+
+def test_a_child_that_cannot_be_killed_is_joined_by_no_second_one(nvml, lock_dir, monkeypatch):
+    """A process that sleeps in the driver ignores SIGKILL: here it is just not killed."""
+    left = []
+    monkeypatch.setattr(nvml_call, "_kill", lambda process: (left.append(process), (b"", b""))[1])
+    monkeypatch.setattr(nvml_call, "_KILLED_SECONDS", 0.0)
+    nvml.write([Gpu(uuid="GPU-1")], [Fault("hang", "nvmlInitWithFlags", 300)])
+    assert "did not answer within 1 s" in read(1, lock_dir)[0].reason
+    for _ in range(3):
+        (reading,) = read(1, lock_dir)
+        assert reading.health is Health.UNKNOWN
+        assert reading.reason == f"an earlier look at NVML (pid {left[0].pid}) hangs in the driver and cannot be killed"
+    assert len(left) == 1
+    left[0].kill()
+    left[0].communicate()
+    nvml.write([Gpu(uuid="GPU-1")])
+    assert read(60, lock_dir)[0].health is Health.FREE
+
+
+def test_a_host_without_a_usable_lock_folder_is_looked_at_all_the_same(nvml, tmp_path):
+    (tmp_path / "file").touch()
+    nvml.write([Gpu(uuid="GPU-1")])
+    assert read(60, tmp_path / "file" / "locks")[0].health is Health.FREE
 
 
 @pytest.mark.parametrize(
@@ -132,7 +234,7 @@ def test_a_hanging_driver_is_given_up_and_all_gpus_are_unknown(nvml, function, u
 
 def test_the_asking_process_ends_by_itself_when_its_parent_was_killed(nvml):
     nvml.write([], [Fault("hang", "nvmlInitWithFlags", 300)])
-    process = subprocess.Popen([sys.executable, "-m", module._CHILD, "1"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", nvml_call.CHILD, "1", "/dev/null"], stdout=subprocess.DEVNULL)
     assert process.wait(timeout=30) == -signal.SIGALRM
 
 
@@ -202,9 +304,12 @@ TEXT = strategies.text(strategies.characters(blacklist_characters="\n\x00", blac
 @given(uuid=TEXT, name=TEXT)
 @hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_odd_names_are_shown_and_an_odd_uuid_is_never_given_away(nvml, uuid, name):
-    nvml.write([Gpu(uuid=uuid, name=name), Gpu(uuid="GPU-2", name=name)])
-    first, second = read()
+    nvml.write([
+        Gpu(uuid=uuid, name=name), Gpu(uuid="GPU-2", name=name), Gpu(uuid="GPU-3", name=name, processes=[(1, 2**30)])
+    ])  # fmt: skip
+    first, second, third = read()
     assert second.health is Health.FREE
+    assert third.health is Health.BUSY
     assert second.device.name.isprintable()
     assert second.device.name
     if first.health is Health.FREE:
@@ -279,18 +384,6 @@ def test_a_locked_gpu_is_busy(nvml, settings):
     assert reading.health is Health.BUSY
 
 
-@pytest.fixture
-def reserve(settings):
-    ledger = open_ledger(settings)
-
-    def call(replicas, **demands):
-        key = GangKey(ledger.ledger_id, "dag", "run", "train")
-        return acquire(ledger, settings, key, DeviceRequest(**demands), replicas)
-
-    yield call
-    ledger.close()
-
-
 def test_a_request_waits_for_gpus_that_cannot_be_looked_at_and_says_why(nvml, reserve):
     nvml.write([Gpu(uuid="GPU-1"), Gpu(uuid="GPU-2")], [Fault("error", "nvmlInitWithFlags", 18)])
     refused = reserve([0, 1])
@@ -355,6 +448,9 @@ def test_the_gpu_of_a_killed_supervisor_is_given_on_at_once(nvml, settings, tmp_
     os.kill(gang.supervisor_pid(), signal.SIGKILL)
     with pytest.raises(AirflowTfError):
         watch.end()
+    nvml.write([Gpu(uuid="GPU-1", used_bytes=2**30)])
+    left = acquire(gang.ledger, settings, other, DeviceRequest("gpu"), [0])
+    assert "1.0 GiB of its memory are used by a process that cannot be seen" in str(left), "not before it is free"
     nvml.write([Gpu(uuid="GPU-1")])
     assert isinstance(acquire(gang.ledger, settings, other, DeviceRequest("gpu"), [0]), Granted)
 
