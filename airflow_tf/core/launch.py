@@ -13,13 +13,20 @@ EXIT_REFUSED = 78
 METRICS_FILE = "metrics.jsonl"
 EVALUATION_FILE = "evaluation.json"
 
+CLUSTER_VARIABLE = "TF_CONFIG"
+"""Environment variable in which TensorFlow looks for its cluster when a strategy or a server is made."""
+
 IMPORT_TIME_PREFIXES = ("TF_", "XLA_", "KERAS_", "CUDA_", "OMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "NVIDIA_")
 """Environment variables that TensorFlow, Keras or Python read once, at import."""
 
 
 def import_time_part(environment: dict[str, str]) -> dict[str, str]:
     """Return the variables of ``environment`` that are read at import time."""
-    return {name: value for name, value in environment.items() if name.startswith(IMPORT_TIME_PREFIXES)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(IMPORT_TIME_PREFIXES) and name != CLUSTER_VARIABLE
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +65,25 @@ class GangLaunch:
 class Plan:
     """How the replicas of a gang belong together; the same for all of them.
 
+    :param strategy: ``independent``, ``sync``, ``async``, ``v1_cluster`` or ``towers``.
+    :param roles: role -> replicas in the order of their numbers; empty where each replica lives and dies alone.
+    :param success: ``all``, ``chief`` or ``at_least``: which replicas must succeed.
+    :param at_least: how many must, under that policy.
     :param restarts: how often a supervisor starts again what died, within one try of the tasks.
+    :param start_timeout_seconds: time within which every member of a gang must have joined it.
     """
 
+    strategy: str = "independent"
+    roles: dict[str, int] = field(default_factory=dict)
+    success: str = "all"
+    at_least: int = 0
     restarts: int = 0
+    start_timeout_seconds: float = 300.0
+
+    @property
+    def is_gang(self) -> bool:
+        """Tell whether the replicas form a cluster and are started, restarted and ended together."""
+        return bool(self.roles)
 
 
 @dataclass(frozen=True, slots=True)

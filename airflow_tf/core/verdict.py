@@ -4,9 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
 
+from airflow_tf.core.cluster import CHIEF, PS, WORKER, replica_name, tasks
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
+
+ALL, AT_LEAST = "all", "at_least"
+LEAD = 0
+"""The replica whose checkpoint is the gang's: the chief, or the first worker."""
+
+
+def parse_success(value: Any, count: int) -> tuple[str, int]:  # noqa: ANN401 (whatever was declared)
+    """Read a success policy, ``all``, ``chief`` or ``{at_least: n}``, as (policy, n).
+
+    :raises DeclarationError: if it is none of them, or asks for more replicas than there are.
+    """
+    if value in (ALL, CHIEF):
+        return str(value), 0
+    number = value.get(AT_LEAST) if isinstance(value, Mapping) and len(value) == 1 else None
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= count:
+        todo = f"Write all, chief, or {{at_least: n}} with n from 1 to {count}."
+        raise DeclarationError(f"{value!r} is no success policy for {count} replicas", todo=todo)
+    return AT_LEAST, number
+
+
+class Step(StrEnum):
+    """What follows from the replicas that have ended: the attempt goes on, its work is done, or it has failed."""
+
+    GO_ON = "go_on"
+    DONE = "done"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +62,94 @@ class Verdict:
     outcomes: dict[int, Outcome]
 
 
-def settle(ended: Mapping[int, Ended]) -> Verdict:
-    """Give every replica of an attempt its outcome; the first root cause is kept, the others are its victims."""
-    bad = [number for number, end in ended.items() if end.outcome.state is not AttemptState.SUCCEEDED]
-    if not bad:
-        first = ended[min(ended)]
-        return Verdict(first.outcome, {number: end.outcome for number, end in ended.items()})
-    culprit = min(bad, key=lambda number: (ended[number].by_us, ended[number].died_at, number))
-    root = ended[culprit].outcome
-    reason = f"ended because replica {culprit} failed: {root.message.splitlines()[0] if root.message else root.cause}"
+def next_step(plan: Plan, ended: Mapping[int, Outcome]) -> Step:
+    """Decide from the replicas that have ended by themselves. One that is no gang's has none to wait for.
+
+    A parameter server never ends by itself, nor does a worker of an ``async`` gang: their work is done when the
+    others' is. Of a ``sync`` gang nobody can go on without a worker, whatever the success policy.
+    """
+    if not plan.is_gang:
+        return Step.DONE if ended else Step.GO_ON
+    roles = [task.role for task in tasks(plan.roles)]
+    good = {number for number, outcome in ended.items() if outcome.state is AttemptState.SUCCEEDED}
+    bad = set(ended) - good
+    if any(not _is_tolerated(plan, roles, number, good, bad) for number in bad):
+        return Step.FAILED
+    finite = {LEAD} if plan.strategy == "async" else {n for n, role in enumerate(roles) if role != PS}
+    return Step.DONE if finite <= set(ended) else Step.GO_ON
+
+
+def _is_tolerated(plan: Plan, roles: list[str], number: int, good: set[int], bad: set[int]) -> bool:
+    """Tell whether the gang can do without a replica that failed."""
+    if plan.success == ALL or number == LEAD:
+        return False
+    if LEAD not in good and (roles[number] == PS or plan.strategy == "sync"):
+        return False
+    trainers = sum(role in {CHIEF, WORKER} for role in roles)
+    lost = sum(roles[other] != PS for other in bad)
+    return plan.success == CHIEF or trainers - lost >= plan.at_least
+
+
+def settle(
+    plan: Plan,
+    ended: Mapping[int, Ended],
+    *,
+    stop: Outcome | None = None,
+    alarm: tuple[int, Outcome] | None = None,
+) -> Verdict:
+    """Give every replica of an attempt its outcome; the first root cause is kept, the others are its victims.
+
+    :param stop: why somebody ended the attempt.
+    :param alarm: (replica at fault, why) where a watchdog ended the attempt.
+    """
+    if not plan.is_gang:
+        number, end = next(iter(ended.items()))
+        outcome = replace(alarm[1], checkpoint=end.outcome.checkpoint) if alarm and end.by_us else end.outcome
+        return Verdict(outcome, {number: outcome})
+    by_themselves = {number: end.outcome for number, end in ended.items() if not end.by_us}
+    step = next_step(plan, by_themselves)
+    if step is Step.DONE:
+        return _success(ended)
+    failed = [number for number, outcome in by_themselves.items() if outcome.state is not AttemptState.SUCCEEDED]
+    if step is Step.FAILED:
+        culprit = min(failed, key=lambda number: (ended[number].died_at, number))
+        return _blame(plan, ended, culprit, ended[culprit].outcome)
+    if alarm is not None:
+        number, outcome = alarm
+        return _blame(plan, ended, number, replace(outcome, checkpoint=ended[number].outcome.checkpoint))
+    everything = {number: end.outcome for number, end in ended.items()}
+    if stop is None or next_step(plan, everything) is Step.DONE:
+        return Verdict(everything[LEAD], everything)
+    return Verdict(stop, {number: _told(end, stop.state, stop.cause, stop.message) for number, end in ended.items()})
+
+
+def _success(ended: Mapping[int, Ended]) -> Verdict:
+    """Count what the supervisor ended because the work was done as a success."""
     outcomes = {
-        number: root
-        if number == culprit
-        else replace(end.outcome, state=root.state, cause=ExitCause.VICTIM, message=reason)
+        number: _told(end, AttemptState.SUCCEEDED, ExitCause.NONE, "") if end.by_us else end.outcome
         for number, end in ended.items()
     }
-    return Verdict(root, outcomes)
+    return Verdict(outcomes[LEAD], outcomes)
+
+
+def _blame(plan: Plan, ended: Mapping[int, Ended], culprit: int, root: Outcome) -> Verdict:
+    name, why = replica_name(plan.roles, culprit), _first_line(root)
+    outcomes = {}
+    for number, end in ended.items():
+        own = "" if end.by_us or end.outcome.state is AttemptState.SUCCEEDED else _first_line(end.outcome)
+        own = f"; then: {own}" if own not in {"", why} else ""
+        outcomes[number] = _told(end, AttemptState.FAILED, ExitCause.VICTIM, f"ended because {name} failed: {why}{own}")
+    message = root.message if root.message.startswith(name) else f"{name}: {root.message}"
+    root = replace(root, message=message)
+    return Verdict(root, outcomes | {culprit: root})
+
+
+def _told(end: Ended, state: AttemptState, cause: ExitCause, message: str) -> Outcome:
+    """Return what a replica is told; one that outlived its end (the supervisor could not end it) keeps its own."""
+    if end.by_us and end.outcome.state is AttemptState.LOST:
+        return end.outcome
+    return replace(end.outcome, state=state, cause=cause, message=message)
+
+
+def _first_line(outcome: Outcome) -> str:
+    return outcome.message.partition("\n")[0] or outcome.cause.value

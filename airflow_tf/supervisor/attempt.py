@@ -28,6 +28,13 @@ KILL_DEADLINE_SECONDS = 30.0
 class Starter(Protocol):
     """What starts processes."""
 
+    async def get_ready(self, launch: ReplicaLaunch) -> None:
+        """Prepare to start the replica; may take long, and may be cancelled.
+
+        :raises AirflowTfError: if it cannot be started.
+        """
+        ...
+
     async def start_process(self, launch: ReplicaLaunch, path: Path) -> ReplicaProcess:
         """Fork or spawn the replica."""
         ...
@@ -35,11 +42,11 @@ class Starter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """Why an attempt was asked to end, and the time between SIGTERM and SIGKILL (None: as the launch says)."""
+    """Why an attempt was asked to end; ``at_once`` where not even the time of a last checkpoint is left."""
 
     reason: str
     cause: ExitCause = ExitCause.STOPPED
-    grace_seconds: float | None = None
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +104,26 @@ class ReplicaRun:
             "token": self.launch.token,
         }
 
-    async def start(self, starter: Starter) -> None:
-        """Start the process; what prevents it is kept as ``failure``."""
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether it was started, or tried to."""
+        return self.process is not None or self.failure is not None
+
+    async def start(self, starter: Starter, stopping: asyncio.Event, timeout_seconds: float) -> None:
+        """Start the process, unless a stop comes first; what prevents it is kept as ``failure``."""
+        stopped = asyncio.ensure_future(stopping.wait())
+        ready = asyncio.ensure_future(starter.get_ready(self.launch))
+        waited: set[asyncio.Future[Any]] = {ready, stopped}
+        await asyncio.wait(waited, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
         try:
+            if stopping.is_set():
+                ready.cancel()
+                return
+            if not ready.done():
+                ready.cancel()
+                raise SupervisorLostError("the training interpreter is not ready", f"waited {timeout_seconds:.0f} s")
+            ready.result()
             self.launch.write(self.folder / "launch.json")
             self.process = await starter.start_process(self.launch, self.folder / "launch.json")
         except AirflowTfError as error:
@@ -110,14 +134,17 @@ class ReplicaRun:
         except ProcessLookupError:
             log.info("replica %s ended at once", self.launch.replica)
 
-    async def end(self, grace_seconds: float) -> None:
-        """End the whole tree: SIGTERM to its main process, grace, SIGKILL to whatever is left."""
+    async def end(self, grace_seconds: float, hurry: asyncio.Event) -> None:
+        """End the whole tree: SIGTERM to its main process, grace (until ``hurry``), SIGKILL to whatever is left."""
         process = self.process
         if process is not None and not process.status.done():
             process.terminate()
-            await asyncio.wait({process.status}, timeout=grace_seconds)
+            hurried = asyncio.ensure_future(hurry.wait())
+            ends: set[asyncio.Future[Any]] = {process.status, hurried}
+            await asyncio.wait(ends, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
             if not process.status.done():
-                log.info("replica %s ignored SIGTERM for %.0f s", self.launch.replica, grace_seconds)
+                log.info("replica %s went on after SIGTERM for up to %.0f s", self.launch.replica, grace_seconds)
         self.survivors = await asyncio.to_thread(
             kill_tree, self.launch.token, self.marks, deadline_seconds=KILL_DEADLINE_SECONDS
         )

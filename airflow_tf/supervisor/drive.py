@@ -19,13 +19,17 @@ from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import may_restart
 from airflow_tf.core.states import AttemptState, ExitCause
-from airflow_tf.core.verdict import Ended, Verdict, settle
+from airflow_tf.core.verdict import Ended, Step, Verdict, next_step, settle
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, Starter, StopOrder, Watchdog, resume_point
 from airflow_tf.supervisor.protocol import Attach
+from airflow_tf.supervisor.rendezvous import Rendezvous
 from airflow_tf.supervisor.seat import Seat
 
 log = logging.getLogger(__name__)
+
+REST_GRACE_SECONDS = 5.0
+"""Longest time between SIGTERM and SIGKILL for what is left of a gang that has failed or whose work is done."""
 
 
 class Host(Starter, Protocol):
@@ -70,6 +74,8 @@ class Drive:
         self._watchdogs: Sequence[Watchdog] = ()
         self._stop: StopOrder | None = None
         self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._meeting: Rendezvous | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -95,6 +101,8 @@ class Drive:
         The first order counts; only that a user marked its task, which is found out a little later, says more.
         """
         known = None if self._stop is None else self._stop.cause
+        if order.at_once:
+            self._hurry.set()
         if known is None or (known is ExitCause.STOPPED and order.cause is ExitCause.MARKED):
             log.info("%s: stop asked: %s", self._label, order.reason)
             self._stop = order
@@ -143,7 +151,8 @@ class Drive:
             )
             self.notify({"type": "refused", "error": to_payload(lost)})
             runs = {number: seat.run for number, seat in self.seats.items() if seat.run is not None}
-            await asyncio.gather(*(run.end(0) for run in runs.values()))
+            self._hurry.set()
+            await asyncio.gather(*(run.end(0, self._hurry) for run in runs.values()))
             await self._free({number: run.survivors for number, run in runs.items()})
         else:
             await self._free(survivors)
@@ -170,11 +179,14 @@ class Drive:
     async def _attempt(self) -> tuple[Verdict, dict[int, list[int]]]:
         """Run one attempt to its durable end."""
         runs = await self._prepare()
-        await self._start(runs)
-        alarm = await self._watch(runs)
-        running = {number for number, run in runs.items() if not run.has_ended}
-        await asyncio.gather(*(run.end(self._grace_seconds(run)) for run in runs.values()))
-        verdict = await asyncio.to_thread(self._settle, runs, running, alarm)
+        try:
+            await self._start(runs)
+            ended, alarm = await self._watch(runs)
+        finally:
+            if self._meeting is not None:
+                self._meeting.release()
+        await self._end(runs, alarm)
+        verdict = await asyncio.to_thread(self._settle, runs, ended, alarm)
         for number, run in runs.items():
             await asyncio.to_thread(results.write_outcome, run.folder, verdict.outcomes[number])
         for number, run in runs.items():
@@ -216,45 +228,71 @@ class Drive:
 
     async def _start(self, runs: Mapping[int, ReplicaRun]) -> None:
         """Start every replica from the last complete checkpoint, which is the first replica's."""
-        lead = runs[min(runs)]
         try:
-            resume_from = await asyncio.to_thread(resume_point, lead.launch.checkpoint_folder)
+            resume_from = await asyncio.to_thread(resume_point, runs[min(runs)].launch.checkpoint_folder)
+            meeting = Rendezvous(self._plan, list(runs)) if self._plan.is_gang else None
         except AirflowTfError as error:
-            lead.failure = error
+            for run in runs.values():
+                run.failure = error
             return
-        for run in runs.values():
-            run.launch = run.launch.for_attempt(resume_from=resume_from)
-        await asyncio.gather(*(run.start(self._host) for run in runs.values()))
+        self._meeting = meeting
+        for number, run in runs.items():
+            variables = meeting.variables(number) if meeting is not None else {}
+            environment = run.launch.environment | variables
+            run.launch = run.launch.for_attempt(resume_from=resume_from, environment=environment)
+        timeout = self._plan.start_timeout_seconds
+        await asyncio.gather(*(run.start(self._host, self._stopping, timeout) for run in runs.values()))
         for number, run in runs.items():
             if run.process is not None:
                 self.seats[number].notify(run.attempt_message())
 
-    async def _watch(self, runs: Mapping[int, ReplicaRun]) -> Alarm | None:
-        """Wait until the attempt must end: a replica ended, a stop was asked, or a watchdog raised an alarm."""
-        attempt = Attempt(runs, self.note)
-        alarms = [asyncio.ensure_future(watchdog(attempt)) for watchdog in self._watchdogs]
+    async def _watch(self, runs: Mapping[int, ReplicaRun]) -> tuple[dict[int, Outcome], Alarm | None]:
+        """Wait until the attempt must end: by what its replicas came to, by a stop, or by a watchdog's alarm.
+
+        Return how the replicas ended that ended by themselves.
+        """
+        attempt, ended = Attempt(runs, self.note), dict[int, Outcome]()
+        watchdogs = [*self._watchdogs, *([self._meeting.watch] if self._meeting is not None else [])]
+        alarms = [asyncio.ensure_future(watchdog(attempt)) for watchdog in watchdogs]
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            while not self._stopping.is_set() and not any(alarm.done() for alarm in alarms):
+            while True:
+                for number, run in runs.items():
+                    if run.has_ended and run.has_begun and number not in ended:
+                        ended[number] = await asyncio.to_thread(self._judge, run, None)
+                alarm = next((alarm.result() for alarm in alarms if alarm.done()), None)
+                if self._stopping.is_set() or alarm is not None or next_step(self._plan, ended) is not Step.GO_ON:
+                    return ended, alarm
                 pending = {run.process.status for run in runs.values() if run.process and not run.has_ended}
-                if not pending or len(pending) < len(runs):
-                    return None
-                await asyncio.wait({*pending, *alarms, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return next((alarm.result() for alarm in alarms if alarm.done()), None)
+                waited: set[asyncio.Future[Any]] = {*pending, *alarms, stopping}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for waiting in (*alarms, stopping):
                 waiting.cancel()
 
-    def _grace_seconds(self, run: ReplicaRun) -> float:
-        asked = self._stop.grace_seconds if self._stop is not None else None
-        return run.launch.kill_grace_seconds if asked is None else asked
+    async def _end(self, runs: Mapping[int, ReplicaRun], alarm: Alarm | None) -> None:
+        """End what still runs. After a failure in its gang a replica has little worth saving, but may be saving it."""
+        has_time = self._stopping.is_set() or alarm is not None or not self._plan.is_gang
+        for_rest = float("inf") if has_time else REST_GRACE_SECONDS
+        await asyncio.gather(
+            *(run.end(min(run.launch.kill_grace_seconds, for_rest), self._hurry) for run in runs.values())
+        )
 
-    def _settle(self, runs: Mapping[int, ReplicaRun], running: set[int], alarm: Alarm | None) -> Verdict:
-        """Judge every replica alone, then all of them together."""
-        ended: dict[int, Ended] = {}
+    def _judge(self, run: ReplicaRun, stop: StopOrder | None) -> Outcome:
+        outcome = run.judge(stop)
+        return outcome if self._meeting is None else self._meeting.explain(run, outcome)
+
+    def _settle(self, runs: Mapping[int, ReplicaRun], ended: Mapping[int, Outcome], alarm: Alarm | None) -> Verdict:
+        """Judge what was ended, then all of them together."""
+        by_number: dict[int, Ended] = {}
         for number, run in runs.items():
-            outcome = run.judge(self._stop)
-            if alarm is not None and alarm.replica == number:
-                outcome = Outcome(AttemptState.FAILED, alarm.cause, alarm.message, None, outcome.checkpoint)
-            ended[number] = Ended(outcome, run.died_at, by_us=number in running)
-        return settle(ended)
+            by_us = number not in ended or bool(run.survivors)
+            outcome = run.judge(self._stop) if by_us else ended[number]
+            by_number[number] = Ended(outcome, run.died_at, by_us=by_us)
+        order = self._stop
+        return settle(
+            self._plan,
+            by_number,
+            stop=None if order is None else Outcome(AttemptState.STOPPED, order.cause, order.reason),
+            alarm=None if alarm is None else (alarm.replica, Outcome(AttemptState.FAILED, alarm.cause, alarm.message)),
+        )

@@ -213,6 +213,11 @@ class GangSupervisor:
         where = (launch.replica, launch.generation, launch.attempt)
         await self._insist(lambda ledger: ledger.end_attempt(self._key, *where, outcome))
 
+    async def get_ready(self, launch: ReplicaLaunch) -> None:
+        """Wait until the zygote has imported TensorFlow, where there is one."""
+        if self._launch.start_method != "spawn":
+            await (await self._ensure_zygote(launch)).wait_ready()
+
     async def start_process(self, launch: ReplicaLaunch, path: Path) -> ReplicaProcess:
         """Fork from the zygote where its import-time environment is the replica's, else spawn."""
         if self._launch.start_method == "spawn":

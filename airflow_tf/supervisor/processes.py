@@ -106,14 +106,21 @@ class Zygote:
             )
         return SupervisorLostError("the zygote died", f"exit status {status}", f"Its output is in {self._log}.")
 
-    async def fork(self, path: Path) -> int:
-        """Fork a replica for the launch at ``path`` and return its pid; waits for TensorFlow's import.
+    async def wait_ready(self) -> None:
+        """Wait for TensorFlow's import.
 
         :raises DeclarationError: if the interpreter cannot import TensorFlow.
-        :raises SupervisorLostError: if the zygote died or refuses to fork.
+        :raises SupervisorLostError: if the zygote died.
         """
         assert self._ready is not None
         await asyncio.shield(self._ready)
+
+    async def fork(self, path: Path) -> int:
+        """Fork a replica for the launch at ``path`` and return its pid.
+
+        :raises SupervisorLostError: if the zygote died or refuses to fork.
+        """
+        await self.wait_ready()
         if self.is_lost or self._writer is None:
             raise self._death(self.process.poll() or 0)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

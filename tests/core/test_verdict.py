@@ -1,0 +1,148 @@
+"""What becomes of a gang when replicas end: tables of the pure decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.launch import Plan
+from airflow_tf.core.ledger import Outcome
+from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.core.verdict import Ended, Step, next_step, parse_success, settle
+
+OK = Outcome(AttemptState.SUCCEEDED, checkpoint="ck-9")
+BAD = Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed by SIGKILL\nLast lines", -9)
+RESET = Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "connection reset", 1)
+STUCK = Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, "survived SIGKILL")
+ENDED_BY_US = Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed by SIGTERM", -15)
+
+SYNC = {"strategy": "sync", "roles": {"worker": 3}}
+ASYNC = {"strategy": "async", "roles": {"chief": 1, "worker": 2, "ps": 1}}
+V1 = {"strategy": "v1_cluster", "roles": {"chief": 1, "worker": 2, "ps": 1}}
+CHIEF = {"success": "chief"}
+TWO = {"success": "at_least", "at_least": 2}
+
+
+@pytest.mark.parametrize(
+    ("plan", "ended", "step"),
+    [
+        (SYNC, {}, Step.GO_ON),
+        (SYNC, {1: OK}, Step.GO_ON),  # a worker may end earlier than others
+        (SYNC, {0: OK, 2: OK}, Step.GO_ON),
+        (SYNC, {0: OK, 1: OK, 2: OK}, Step.DONE),
+        (SYNC, {1: BAD}, Step.FAILED),
+        (SYNC | CHIEF, {1: BAD}, Step.FAILED),  # the others would hang
+        (SYNC, {0: OK, 2: BAD}, Step.FAILED),
+        (SYNC | CHIEF, {0: OK, 2: BAD}, Step.GO_ON),
+        (SYNC | CHIEF, {0: OK, 1: OK, 2: BAD}, Step.DONE),
+        (SYNC | CHIEF, {0: BAD}, Step.FAILED),
+        (SYNC | TWO, {0: OK, 1: BAD}, Step.GO_ON),
+        (SYNC | TWO, {0: OK, 1: BAD, 2: OK}, Step.DONE),
+        (SYNC | TWO, {0: OK, 1: BAD, 2: BAD}, Step.FAILED),
+        (ASYNC, {0: OK}, Step.DONE),  # workers and ps wait for ever
+        (ASYNC, {1: BAD}, Step.FAILED),
+        (ASYNC | CHIEF, {1: BAD, 2: BAD}, Step.GO_ON),
+        (ASYNC | TWO, {1: BAD}, Step.GO_ON),
+        (ASYNC | TWO, {1: BAD, 2: BAD}, Step.FAILED),
+        (ASYNC | CHIEF, {3: BAD}, Step.FAILED),  # nothing trains without its parameters
+        (V1, {0: OK}, Step.GO_ON),
+        (V1, {0: OK, 1: OK, 2: OK}, Step.DONE),
+        (V1 | CHIEF, {1: BAD}, Step.GO_ON),
+        (V1 | CHIEF, {0: OK, 1: BAD, 2: OK}, Step.DONE),
+    ],
+)
+def test_a_gang_goes_on_is_done_or_has_failed(plan: dict[str, Any], ended: dict[int, Outcome], step: Step) -> None:
+    assert next_step(Plan(**plan), ended) is step
+
+
+def test_the_first_death_is_the_root_cause_and_the_others_are_its_victims() -> None:
+    ended = {0: Ended(RESET, 12.0), 1: Ended(BAD, 11.0), 2: Ended(ENDED_BY_US, 13.0, by_us=True)}
+    verdict = settle(Plan(**SYNC), ended)
+    assert (verdict.root.cause, verdict.root.exit_code) == (ExitCause.KILLED, -9)
+    assert verdict.outcomes[1] == verdict.root
+    assert verdict.root.message.startswith("worker 1: killed by SIGKILL")
+    assert {verdict.outcomes[0].cause, verdict.outcomes[2].cause} == {ExitCause.VICTIM}
+    assert verdict.outcomes[0].message == "ended because worker 1 failed: killed by SIGKILL; then: connection reset"
+    assert verdict.outcomes[2].message == "ended because worker 1 failed: killed by SIGKILL"
+
+
+def test_a_replica_that_ended_well_has_not_succeeded_if_its_gang_failed() -> None:
+    verdict = settle(Plan(**SYNC), {0: Ended(OK, 1), 1: Ended(BAD, 2), 2: Ended(OK, 3)})
+    assert [verdict.outcomes[number].cause for number in (0, 1, 2)] == [
+        ExitCause.VICTIM,
+        ExitCause.KILLED,
+        ExitCause.VICTIM,
+    ]
+    assert verdict.outcomes[0].checkpoint == "ck-9"
+
+
+def test_what_was_ended_because_the_work_was_done_has_succeeded() -> None:
+    ended = {0: Ended(OK, 1)} | {number: Ended(ENDED_BY_US, 2, by_us=True) for number in (1, 2, 3)}
+    verdict = settle(Plan(**ASYNC), ended)
+    assert {outcome.state for outcome in verdict.outcomes.values()} == {AttemptState.SUCCEEDED}
+    assert verdict.root == OK
+
+
+def test_what_cannot_be_ended_says_so_itself() -> None:
+    verdict = settle(Plan(**SYNC), {0: Ended(BAD, 1), 1: Ended(STUCK, 9, by_us=True), 2: Ended(ENDED_BY_US, 2, True)})
+    assert verdict.outcomes[1] == STUCK
+    verdict = settle(Plan(**V1), {n: Ended(OK, 1) for n in (0, 1, 2)} | {3: Ended(STUCK, 9, by_us=True)})
+    assert verdict.root.state is AttemptState.SUCCEEDED
+    assert verdict.outcomes[3] == STUCK
+
+
+def test_a_tolerated_failure_keeps_its_own_cause() -> None:
+    verdict = settle(Plan(**SYNC, **CHIEF), {0: Ended(OK, 1), 1: Ended(OK, 1), 2: Ended(BAD, 2)})
+    assert verdict.root == OK
+    assert verdict.outcomes[2] == BAD
+
+
+def test_a_stop_ends_all_of_a_gang_also_what_had_ended_well() -> None:
+    stop = Outcome(AttemptState.STOPPED, ExitCause.MARKED, "marked failed")
+    ended = {0: Ended(OK, 1), 1: Ended(ENDED_BY_US, 2, by_us=True), 2: Ended(ENDED_BY_US, 2, by_us=True)}
+    verdict = settle(Plan(**SYNC), ended, stop=stop)
+    assert verdict.root == stop
+    assert {(outcome.state, outcome.cause) for outcome in verdict.outcomes.values()} == {
+        (AttemptState.STOPPED, ExitCause.MARKED)
+    }
+
+
+def test_a_failure_before_a_stop_stays_the_root_cause() -> None:
+    stop = Outcome(AttemptState.STOPPED, ExitCause.STOPPED, "its task was killed")
+    ended = {0: Ended(ENDED_BY_US, 3, by_us=True), 1: Ended(BAD, 1), 2: Ended(ENDED_BY_US, 3, by_us=True)}
+    assert settle(Plan(**SYNC), ended, stop=stop).root.cause is ExitCause.KILLED
+
+
+def test_a_gang_that_saves_and_ends_well_when_stopped_has_succeeded() -> None:
+    stop = Outcome(AttemptState.STOPPED, ExitCause.STOPPED, "enough")
+    verdict = settle(Plan(**SYNC), {number: Ended(OK, 1, by_us=True) for number in range(3)}, stop=stop)
+    assert verdict.root == OK
+
+
+def test_an_alarm_names_the_replica_at_fault() -> None:
+    hang = Outcome(AttemptState.FAILED, ExitCause.HANG, "no step for 60 s")
+    ended = {number: Ended(ENDED_BY_US, 2, by_us=True) for number in range(3)}
+    verdict = settle(Plan(**SYNC), ended, alarm=(2, hang))
+    assert verdict.root.message == "worker 2: no step for 60 s"
+    assert verdict.outcomes[0].message == "ended because worker 2 failed: no step for 60 s"
+    alone = settle(Plan(), {4: Ended(ENDED_BY_US, 2, by_us=True)}, alarm=(4, hang))
+    assert alone.root == hang
+
+
+def test_a_replica_of_its_own_is_judged_alone() -> None:
+    assert settle(Plan(), {2: Ended(BAD)}).outcomes == {2: BAD}
+
+
+@pytest.mark.parametrize(
+    ("value", "parsed"), [("all", ("all", 0)), ("chief", ("chief", 0)), ({"at_least": 2}, ("at_least", 2))]
+)
+def test_success_policies_are_read(value: Any, parsed: tuple[str, int]) -> None:
+    assert parse_success(value, 3) == parsed
+
+
+@pytest.mark.parametrize("value", ["any", {"at_least": 0}, {"at_least": 4}, {"at_least": True}, {"more": 1}, 2, None])
+def test_other_success_policies_are_refused(value: Any) -> None:
+    with pytest.raises(DeclarationError, match="no success policy for 3 replicas"):
+        parse_success(value, 3)
