@@ -1,4 +1,21 @@
-"""GPUs through pynvml and a simulated driver library: what is not surely free is not free, and says why."""
+"""GPUs through pynvml and a simulated driver library: what is not surely free is not free, and says why.
+
+Faults that others met, and the tests that stand for them here:
+
+- several tasks get one GPU (TensorFlowOnSpark issue 280): test_lock_races, test_matching
+- no GPU is free, and nobody says why or ends the wait (TensorFlowOnSpark 127): tests/sensors/test_devices
+- GPUs given out by their number (cctools 2514), in another order than CUDA's (tensorflow 50300):
+  test_each_replica_sees_only_its_own_gpu, test_gpus_are_named_by_uuid_whatever_the_order_of_their_buses
+- names that break a parser (TensorFlowOnSpark gpu_info, nvgpu 12): test_odd_names_are_shown_…
+- no process is listed in a container (nvidia-docker 179): test_findings, 257 MiB used
+- a probe that fails, errs or hangs counts as no GPU (initialization-actions 1327): test_an_error_of_any_function_…,
+  test_a_hanging_driver_…, test_auto_never_falls_…
+- looking takes the memory of all GPUs (tensorflow 8021): test_looking_loads_no_gpu_library_…
+- one task per GPU cannot be said (airflow 12519, distributed 1758, nextflow 5570): test_each_replica_sees_…
+- what a dead run left keeps the GPU (TensorFlowOnSpark 120, pytorch 5736): test_the_gpu_of_a_killed_supervisor_…
+- a GPU with memory errors is given out again and again (k8s-device-plugin 243): test_findings, uncorrected_errors
+- memory is not reported (dra-driver-nvidia-gpu 1073): test_findings, total_bytes None
+"""
 
 from __future__ import annotations
 
@@ -373,6 +390,19 @@ def test_the_current_folder_is_not_searched(nvml, tmp_path, monkeypatch):
     (tmp_path / "pynvml.py").write_text("raise SystemExit('not ours')")
     monkeypatch.chdir(tmp_path)
     assert read_one(nvml).health is Health.FREE
+
+
+def test_looking_loads_no_gpu_library_into_the_process_that_asks(nvml, settings):
+    nvml.write([Gpu(uuid="GPU-1")])
+    program = (
+        "import json, sys\nfrom airflow_tf.core.settings import Settings\nfrom airflow_tf.devices.registry import read_all\n"
+        "assert read_all(Settings.from_json(json.loads(sys.argv[1])), 'gpu')[0].health == 'free'\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "print([name for name in ('tensorflow', 'pynvml') if name in sys.modules], 'libnvidia' in maps, 'libcuda' in maps)\n"
+    )
+    command = [sys.executable, "-c", program, json.dumps(settings.to_json())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] False False"
 
 
 def test_a_locked_gpu_is_busy(nvml, settings):
