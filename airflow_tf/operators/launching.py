@@ -12,6 +12,7 @@ from airflow.sdk import Context
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import Plan, ReplicaLaunch
+from airflow_tf.core.matching import suits
 from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
@@ -156,7 +157,8 @@ class LaunchingOperator(DeviceSeeker):
     def _config_context(self, settings: Settings) -> ConfigContext:
         """Describe the devices that a replica will get, as far as they are known before they are reserved."""
         request = self.device_request()
-        devices = [reading.device for reading in read_all(settings, request.kind)]
+        found = [reading.device for reading in read_all(settings, request.kind)]
+        devices = [device for device in found if suits(device, request)] or found
         memories = [device.memory_bytes for device in devices if device.memory_bytes is not None]
         return ConfigContext(
             api=self.api,

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_tf.core.devices import Device, Health, Reading
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.session_config import validate
 from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
@@ -91,3 +94,19 @@ def test_one_task_instance_renders_the_fields_of_every_replica(monkeypatch: pyte
         "1 of 3",
         "2 of 3",
     ]
+
+
+def test_the_session_config_is_checked_for_the_devices_asked_for_and_the_share_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [
+        Reading(Device("GPU-1", "gpu", "Tesla T4", 0, "GPU-1", 16 * 2**30), Health.FREE),
+        Reading(Device("GPU-2", "gpu", "NVIDIA A100", 1, "GPU-2", 40 * 2**30), Health.FREE),
+    ]
+    monkeypatch.setattr(launching, "read_all", lambda _settings, _kind: found)
+    fields: Any = {"names": ["*A100*"], "share": "0.5", "per_replica": "1"}
+    task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py", **fields)
+    settings: Any = None
+    context = task._config_context(settings)
+    assert (context.kind, context.devices, context.memory_bytes, context.share_percent) == ("gpu", 1, 40 * 2**30, 50)
+    assert validate({}, context).config == {"gpu_options": {"per_process_gpu_memory_fraction": 0.5}}
