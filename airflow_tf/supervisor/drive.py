@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from airflow_tf.core.devices import Member
 from airflow_tf.core.errors import AirflowTfError, SupervisorLostError, to_payload
-from airflow_tf.core.identity import digest, make_token
+from airflow_tf.core.identity import View, digest, make_token
 from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import may_restart
@@ -57,16 +57,15 @@ class Host(Starter, Protocol):
 class Drive:
     """Run attempts until one succeeds, the budget is used up, or somebody stops it.
 
-    ``verdict`` is what the drive came to, None before its end and where it could not run at all; ``newest_try`` is
-    the highest try number of the views that looked at it.
+    ``verdict`` is what the drive came to, None before its end and where it could not run at all.
     """
 
     def __init__(self, host: Host, seats: Mapping[int, Seat], request: Attach, gang_folder: Path) -> None:
         self.seats = dict(seats)
         self.generation = request.generation
-        self.newest_try = request.view.try_number
-        self.verdict: Outcome | None = None
+        self.verdict: results.GangVerdict | None = None
         self._host = host
+        self._newest_try = request.view.try_number
         self._plan: Plan = request.plan
         self._launches: dict[int, ReplicaLaunch] = {launch.replica: launch for launch in request.launches}
         self._members: dict[int, Member] = {member.replica: member for member in request.members}
@@ -75,6 +74,7 @@ class Drive:
         self._stop: StopOrder | None = None
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._gives_way = False
         self._meeting: Rendezvous | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -90,8 +90,14 @@ class Drive:
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(lambda _: on_end())
 
-    async def wait(self) -> None:
-        """Wait for the end."""
+    def seen_by(self, view: View) -> None:
+        """Note that a view looks at it."""
+        self._newest_try = max(self._newest_try, view.try_number)
+
+    async def give_way(self, order: StopOrder) -> None:
+        """End for a drive of a new generation; the views of replicas that go on in it are told nothing of this end."""
+        self._gives_way = True
+        self.stop(order)
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -157,7 +163,7 @@ class Drive:
         else:
             await self._free(survivors)
             for seat in self.seats.values():
-                if seat.outcome is not None:
+                if seat.outcome is not None and not self._gives_way:
                     seat.notify({"type": "result", "outcome": seat.outcome.to_json()})
 
     async def _free(self, survivors: Mapping[int, Sequence[int]]) -> None:
@@ -167,11 +173,14 @@ class Drive:
     async def _attempts(self) -> dict[int, list[int]]:
         """Run attempts within the budget; return the pids that survived SIGKILL, by replica number."""
         restarts_used = 0
+        await asyncio.to_thread(results.remove_verdict, self._gang_folder)
         while True:
             verdict, survivors = await self._attempt()
             again = may_restart(verdict.root, restarts_used=restarts_used, restarts=self._plan.restarts)
             if any(survivors.values()) or self._stop or not again:
-                self.verdict = verdict.root
+                self.verdict = results.GangVerdict(self.generation, self._newest_try, verdict.root)
+                if self._plan.is_gang:
+                    await asyncio.to_thread(results.write_verdict, self._gang_folder, self.verdict)
                 return survivors
             restarts_used += 1
             self.notify({"type": "restarting", "outcome": verdict.root.to_json(), "restart": restarts_used})

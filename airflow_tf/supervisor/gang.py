@@ -20,7 +20,7 @@ from airflow_tf.core.devices import Member
 from airflow_tf.core.errors import AirflowTfError, LedgerError, LedgerUnavailableError
 from airflow_tf.core.identity import GangKey, View
 from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
-from airflow_tf.core.ledger import GangLedger, Outcome
+from airflow_tf.core.ledger import GangLedger, Orders, Outcome
 from airflow_tf.core.policy import LINGER_SECONDS
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import ExitCause
@@ -160,15 +160,16 @@ class GangSupervisor:
             return
         seat.take(request.view, request.tries_left, request.orphan_grace_seconds)
         if seat.drive is not None and seat.is_running and seat.generation < request.generation:
-            seat.drive.stop(StopOrder("its task was cleared", ExitCause.MARKED))
-            await seat.drive.wait()
+            await seat.drive.give_way(StopOrder("its task was cleared", ExitCause.MARKED))
         connection.notify({"type": "attached", "supervisor": os.getpid()})
         seat.watch(connection)
-        if seat.is_running:
+        if seat.drive is not None and seat.is_running:
+            seat.drive.seen_by(request.view)
             return
-        done = seat.outcome if seat.generation == request.generation else None
-        if done is not None and not done.cause.may_restart and seat.is_final:
-            connection.notify({"type": "result", "outcome": done.to_json()})
+        verdict = seat.drive.verdict if seat.drive is not None else None
+        known = verdict is not None and verdict.holds_for(request.generation, request.view.try_number)
+        if known and seat.outcome is not None:
+            connection.notify({"type": "result", "outcome": seat.outcome.to_json()})
             return
         seats = {launch.replica: self._seat(launch.replica) for launch in request.launches}
         Drive(self, seats, request, self._folder).begin(self._changed.set)
@@ -297,14 +298,27 @@ class GangSupervisor:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 orders = await self._on_ledger(lambda ledger: ledger.renew(self._key, os.getpid()))
-                if orders.cancelled_by is not None:
-                    self._ending = True  # nothing starts again before somebody clears a task
-                    for drive in self._drives():
-                        drive.stop(StopOrder("by 'airflow tf cancel'", ExitCause.CANCELLED))
+                self._obey(orders)
                 for seat in self._seats.values():
                     await self._record_step(seat)
             except LedgerError as error:
                 log.warning("heartbeat not recorded: %s", error)
+
+    def _obey(self, orders: Orders) -> None:
+        """Do what the heartbeat's answer asks, and learn which views without a connection are alive."""
+        if orders.cancelled_by is not None:
+            self._ending = True  # nothing starts again before somebody clears a task
+            for drive in self._drives():
+                drive.stop(StopOrder("by 'airflow tf cancel'", ExitCause.CANCELLED))
+        lost = StopOrder("its reservation was taken away", ExitCause.DEVICE_LOST, at_once=True)
+        asked = {number: StopOrder(reason) for number, reason in orders.stops.items()}
+        for number, order in (asked | dict.fromkeys(orders.revoked, lost)).items():
+            seat = self._seats.get(number)
+            if seat is not None and seat.drive is not None:
+                seat.drive.stop(order)
+        for number, seconds in orders.unseen_seconds.items():
+            if number in self._seats:
+                self._seats[number].seen_ago(seconds)
 
     async def _record_step(self, seat: Seat) -> None:
         run = seat.run

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_tf.core.launch import EVALUATION_FILE, METRICS_FILE
 from airflow_tf.core.ledger import Outcome
 
 RESULT_FILE = "result.json"
+VERDICT_FILE = "verdict.json"
 OUTPUT_FILE = "output.log"
 _TAIL_BYTES = 16 * 1024
 
@@ -24,14 +26,19 @@ def replica_folder(gang_folder: Path, replica: int, generation: int) -> Path:
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """Write the result so that it survives a power cut: the file is synced, renamed, and its folder synced."""
-    temporary = folder / f"{RESULT_FILE}.tmp"
+    """Write the result of an attempt so that it survives a power cut."""
+    _write_durably(folder / RESULT_FILE, outcome.to_json())
+
+
+def _write_durably(path: Path, data: dict[str, Any]) -> None:
+    """Write JSON: the file is synced, renamed, and its folder synced."""
+    temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
-        json.dump(outcome.to_json(), file, indent=1, sort_keys=True)
+        json.dump(data, file, indent=1, sort_keys=True)
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(folder / RESULT_FILE)
-    sync_folder(folder)
+    temporary.rename(path)
+    sync_folder(path.parent)
 
 
 def read_outcome(folder: Path) -> Outcome | None:
@@ -40,6 +47,42 @@ def read_outcome(folder: Path) -> Outcome | None:
         return Outcome.from_json(json.loads((folder / RESULT_FILE).read_text()))
     except FileNotFoundError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class GangVerdict:
+    """What a gang came to, durably: views that come late are told this instead of starting it again.
+
+    ``newest_try`` is the highest try number of the views that looked at it, ``root`` why it ended so.
+    """
+
+    generation: int
+    newest_try: int
+    root: Outcome
+
+    def holds_for(self, generation: int, try_number: int) -> bool:
+        """Tell whether a view is told this verdict: it belongs to these attempts, or nothing can be different."""
+        return generation == self.generation and (try_number <= self.newest_try or not self.root.cause.may_restart)
+
+
+def write_verdict(gang_folder: Path, verdict: GangVerdict) -> None:
+    """Keep the verdict until the gang begins anew."""
+    data = {"generation": verdict.generation, "newest_try": verdict.newest_try, "root": verdict.root.to_json()}
+    _write_durably(gang_folder / VERDICT_FILE, data)
+
+
+def read_verdict(gang_folder: Path) -> GangVerdict | None:
+    """Return what the gang came to; None while it runs, or where it never ended."""
+    try:
+        data = json.loads((gang_folder / VERDICT_FILE).read_text())
+    except FileNotFoundError:
+        return None
+    return GangVerdict(data["generation"], data["newest_try"], Outcome.from_json(data["root"]))
+
+
+def remove_verdict(gang_folder: Path) -> None:
+    """Forget it: the gang begins anew."""
+    (gang_folder / VERDICT_FILE).unlink(missing_ok=True)
 
 
 def last_outcome(folder: Path) -> tuple[int, Outcome] | None:

@@ -51,12 +51,19 @@ class Seat:
     def is_final(self) -> bool:
         """Tell whether no further try of this replica is to be expected."""
         verdict = self.drive.verdict if self.drive is not None else None
-        return not self.is_running and is_final(verdict, tries_left=self.tries_left)
+        root = verdict.root if verdict is not None else None
+        return not self.is_running and is_final(root, tries_left=self.tries_left)
 
     def take(self, view: View, tries_left: int, orphan_grace_seconds: float) -> None:
-        """Let a new view own the replica."""
+        """Let a new view own the replica; those before it are told that they are done."""
+        self.notify({"type": "superseded"})
+        self.watchers.clear()
         self.view, self.tries_left, self.orphan_grace_seconds = view, tries_left, orphan_grace_seconds
         self.seen_at = time.monotonic()
+
+    def seen_ago(self, seconds: float) -> None:
+        """Take note of a sign that a view gave in the ledger."""
+        self.seen_at = max(self.seen_at, time.monotonic() - seconds)
 
     def watch(self, watcher: Watcher) -> None:
         """Add a view's connection and tell it where things are."""
