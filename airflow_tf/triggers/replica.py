@@ -141,9 +141,10 @@ class ReplicaTrigger(BaseTrigger):
 
     async def _ask_stop(self, reason: str) -> None:
         watched = self.watched
-        self.log.info("stopping the replica: %s", reason)
-        if not await ask(lambda ledger: ledger.ask_stop(watched.gang, watched.replica, watched.view, reason), self.log):
-            self.log.info("not stopped: %s", SUPERSEDED)
+        is_asked = await ask(
+            lambda ledger: ledger.ask_stop(watched.gang, watched.replica, watched.view, reason), self.log
+        )
+        self.log.info("%s", f"the replica is being stopped: {reason}" if is_asked else f"not stopped: {SUPERSEDED}")
 
     async def on_kill(self) -> None:
         """Stop the replica because a user marked or cleared its task; not where another triggerer takes over.

@@ -92,7 +92,7 @@ def watch(trigger: ReplicaTrigger, on_line: Callable[[str], None] = lambda _: No
         lines.append(text % args)
         on_line(lines[-1])
 
-    trigger._cached_logger = SimpleNamespace(info=say, warning=say)
+    trigger._log = SimpleNamespace(info=say, warning=say)
 
     async def first() -> Any:
         return await anext(trigger.run())
@@ -170,7 +170,7 @@ def test_a_supervisor_that_ended_after_its_replica_is_no_loss(running: Running) 
 
 def test_the_execution_timeout_stops_the_replica_and_the_task_learns_why(running: Running) -> None:
     def end(line: str) -> None:
-        if "stopping" in line:
+        if "being stopped" in line:
             assert running.stops() == {0: "its task's execution_timeout of 0 s is over"}
             running.end(Outcome(AttemptState.STOPPED))
 
