@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 EXIT_REFUSED = 78
 """Exit code of a replica that refused its launch (session config, entrypoint); ``error.json`` says why."""
+
+STACK_SIGNAL = signal.SIGQUIT
+"""At this signal a replica writes the stacks of all its threads to its output, and goes on."""
 
 METRICS_FILE = "metrics.jsonl"
 EVALUATION_FILE = "evaluation.json"

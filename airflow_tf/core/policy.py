@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from airflow_tf.core.causes import NO_EVIDENCE, Evidence, classify
 from airflow_tf.core.launch import EXIT_REFUSED
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
@@ -20,6 +20,9 @@ DEFERRED_ORPHAN_GRACE_SECONDS = 600.0
 
 ORPHAN_MARGIN_SECONDS = 120.0
 
+SHOWN_LINES = 20
+"""Lines of a program's output that are shown with the reason of its failure."""
+
 
 def orphan_grace_seconds(
     *, tries_left: int, heartbeat_timeout_seconds: float, detection_seconds: float, retry_delay_seconds: float
@@ -30,12 +33,22 @@ def orphan_grace_seconds(
     return heartbeat_timeout_seconds + detection_seconds + retry_delay_seconds + ORPHAN_MARGIN_SECONDS
 
 
+MARKED_REASON = "its task was "
+"""How the reason of a stop begins that a user asked for by marking or clearing a task: the ledger carries words only."""
+
+
+def stop_cause(reason: str) -> ExitCause:
+    """Return what a stop that was asked for in the ledger is recorded as."""
+    return ExitCause.MARKED if reason.startswith(MARKED_REASON) else ExitCause.STOPPED
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What is known when a replica's process has ended.
 
     ``wait_status`` is as by ``os.waitpid``, None where nobody could read it (the zygote died first).
-    ``stop_reason`` is set if the supervisor sent the signal; ``checkpoint`` is the last complete one.
+    ``stop_reason`` is set if the supervisor sent the signal; ``checkpoint`` is the last complete one; ``output`` is the
+    end of what the program wrote, of which the last lines are shown.
     """
 
     wait_status: int | None
@@ -43,17 +56,19 @@ class Ending:
     stop_cause: ExitCause = ExitCause.STOPPED
     checkpoint: str | None = None
     require_checkpoint: bool = True
-    log_tail: str = ""
+    output: str = ""
     refusal: str = ""
     steps: dict[str, float] | None = None
+    evidence: Evidence = NO_EVIDENCE
 
 
 def judge(ending: Ending) -> Outcome:
     """Turn the end of a process into an outcome, with the cause in words and the last lines of its output."""
     code = _exit_code(ending.wait_status)
     state, cause, message = _verdict(ending, code)
-    if state is AttemptState.FAILED and ending.log_tail and cause is not ExitCause.CONFIG_REFUSED:
-        message = f"{message}\nLast lines of its output:\n{ending.log_tail}"
+    tail = "\n".join(ending.output.splitlines()[-SHOWN_LINES:])
+    if state is AttemptState.FAILED and tail and cause is not ExitCause.CONFIG_REFUSED:
+        message = f"{message}\nLast lines of its output:\n{tail}"
     return Outcome(state, cause, message, code, ending.checkpoint, dict(ending.steps or {}))
 
 
@@ -76,24 +91,14 @@ def _verdict(ending: Ending, code: int | None) -> tuple[AttemptState, ExitCause,
         return AttemptState.FAILED, ExitCause.NO_CHECKPOINT, _NO_CHECKPOINT
     if code == EXIT_REFUSED and ending.refusal:
         return AttemptState.FAILED, ExitCause.CONFIG_REFUSED, ending.refusal
-    if code < 0:
-        return AttemptState.FAILED, ExitCause.KILLED, _signal_text(-code)
-    return AttemptState.FAILED, ExitCause.USER_ERROR, f"the program ended with exit code {code}"
+    evidence = replace(ending.evidence, has_stepped="step" in (ending.steps or {}))
+    return AttemptState.FAILED, *classify(code, ending.output, evidence)
 
 
 _NO_CHECKPOINT = (
     "the program ended with exit code 0 but left no complete checkpoint in AIRFLOW_TF_CHECKPOINT_DIR. "
     "Save one with tf.train.CheckpointManager, or set checkpoints.aggregate: none"
 )
-
-
-def _signal_text(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    hint = ", probably by the kernel because the host ran out of memory, or by hand" if number == signal.SIGKILL else ""
-    return f"the process was killed by {name}{hint}"
 
 
 def may_restart(outcome: Outcome, *, restarts_used: int, restarts: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import importlib
 import json
 import os
@@ -16,8 +17,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from airflow_tf.core.errors import AirflowTfError, DeclarationError
-from airflow_tf.core.launch import EXIT_REFUSED, ReplicaLaunch
+from airflow_tf.core.launch import EXIT_REFUSED, STACK_SIGNAL, ReplicaLaunch
 from airflow_tf.runtime.process import PARENT_VARIABLE, die_with_parent, stamp_environment
+
+_OUTPUT = 2
+"""The descriptor itself: a program may replace ``sys.stderr``."""
 
 
 def enter_forked(launch: ReplicaLaunch, parent: int) -> None:
@@ -47,6 +51,7 @@ def run(launch: ReplicaLaunch) -> None:
 
     Returning lets the interpreter end as after ``python train.py``: threads joined, atexit handlers run.
     """
+    _show_stacks_when_asked()
     os.chdir(launch.folder)
     random.seed(launch.seed)
     if "numpy" in sys.modules:
@@ -130,6 +135,12 @@ def _refuse(launch: ReplicaLaunch, reason: str) -> NoReturn:
     (Path(launch.folder) / "error.json").write_text(json.dumps({"refused": reason}))
     sys.stderr.write(f"refused: {reason}\n")
     raise SystemExit(EXIT_REFUSED)
+
+
+def _show_stacks_when_asked() -> None:
+    """Write all stacks to the output on a crash of native code, and whenever the supervisor asks for them."""
+    faulthandler.enable(_OUTPUT)
+    faulthandler.register(STACK_SIGNAL, _OUTPUT)
 
 
 def _raise_oom_score() -> None:

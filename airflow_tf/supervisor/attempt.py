@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ class ReplicaRun:
         """End the whole tree: SIGTERM to its main process, grace (until ``hurry``), SIGKILL to whatever is left."""
         process = self.process
         if process is not None and not process.status.done():
-            process.terminate()
+            process.send(signal.SIGTERM)
             hurried = asyncio.ensure_future(hurry.wait())
             ends: set[asyncio.Future[Any]] = {process.status, hurried}
             await asyncio.wait(ends, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -173,7 +174,7 @@ class ReplicaRun:
                 stop_cause=stop.cause if stop is not None else ExitCause.STOPPED,
                 checkpoint=latest_complete(Path(self.launch.checkpoint_folder)).prefix,
                 require_checkpoint=self.launch.require_checkpoint,
-                log_tail=results.log_tail(self.folder),
+                output=results.output_end(self.folder),
                 refusal=results.read_refusal(self.folder),
                 steps=results.read_metrics(self.folder),
             )

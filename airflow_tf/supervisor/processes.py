@@ -164,11 +164,11 @@ class ReplicaProcess:
         if self._pidfd is not None:
             loop.remove_reader(self._pidfd)
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the main process only: its data workers must live while it saves."""
+    def send(self, number: int) -> None:
+        """Send a signal to the main process only: its data workers must live while it saves."""
         if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def ended(self, status: int | None) -> None:
         """Record the wait status; the first one counts."""

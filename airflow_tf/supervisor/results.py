@@ -18,6 +18,7 @@ RESULT_FILE = "result.json"
 VERDICT_FILE = "verdict.json"
 OUTPUT_FILE = "output.log"
 _TAIL_BYTES = 16 * 1024
+_END_BYTES = 128 * 1024
 
 
 def replica_folder(gang_folder: Path, replica: int, generation: int) -> Path:
@@ -141,16 +142,24 @@ def log_tail(folder: Path, lines: int = 20) -> str:
     return file_tail(folder / OUTPUT_FILE, lines)
 
 
+def output_end(folder: Path) -> str:
+    """Return the end of the attempt's output, long enough to hold an error and what was logged before it."""
+    return _end_of(folder / OUTPUT_FILE, _END_BYTES)
+
+
 def file_tail(path: Path, lines: int = 20) -> str:
     """Return the last ``lines`` lines of a file, an empty text where there is none."""
+    return "\n".join(_end_of(path, _TAIL_BYTES).splitlines()[-lines:])
+
+
+def _end_of(path: Path, count: int) -> str:
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(file.tell() - _TAIL_BYTES, 0))
-            text = file.read().decode(errors="replace")
+            file.seek(max(file.tell() - count, 0))
+            return file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
 
 
 def read_refusal(folder: Path) -> str:

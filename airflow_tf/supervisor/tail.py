@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from airflow_tf.supervisor.output import describe_hole, hole_end
 from airflow_tf.supervisor.results import OUTPUT_FILE
 
 _BLOCK_BYTES = 256 * 1024
@@ -37,6 +38,10 @@ class LogTail:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 while (end is None or self._offset < end) and (data := file.read(_BLOCK_BYTES)):
+                    if (hole := hole_end(self._path)) > self._offset:
+                        self._skip(hole)
+                        file.seek(hole)
+                        continue
                     self._offset += len(data)
                     *lines, self._rest = (self._rest + data).split(b"\n")
                     self._emit_lines(lines)
@@ -45,6 +50,13 @@ class LogTail:
         if final and self._rest:
             self._emit_lines([self._rest])
             self._rest = b""
+
+    def _skip(self, hole: int) -> None:
+        """Go on behind what was rotated away before it was read."""
+        if self._rest:
+            self._emit_lines([self._rest])
+        self._emit(describe_hole(self._path, self._offset, hole))
+        self._offset, self._rest = hole, b""
 
     def _emit_lines(self, lines: list[bytes]) -> None:
         texts = [line.decode(errors="replace").rstrip("\r") for line in lines]

@@ -39,7 +39,7 @@ def test_the_end_of_a_process_has_one_meaning(ending: Ending, state: AttemptStat
 
 
 def test_a_failure_shows_the_last_lines_of_output() -> None:
-    assert "KeyError: 'x'" in judge(Ending(1 << 8, log_tail="Traceback\nKeyError: 'x'")).message
+    assert "KeyError: 'x'" in judge(Ending(1 << 8, output="Traceback\nKeyError: 'x'")).message
 
 
 @pytest.mark.parametrize(
