@@ -62,6 +62,15 @@ class ExitCause(StrEnum):
         return self not in _FINAL_CAUSES
 
 
+MARKED_REASON = "its task was "
+"""How the reason of a stop begins that a user asked for by marking or clearing a task."""
+
+
+def cause_of_stop(reason: str) -> ExitCause:
+    """Return what a stop that was asked for in the ledger is recorded as: the ledger carries its words only."""
+    return ExitCause.MARKED if reason.startswith(MARKED_REASON) else ExitCause.STOPPED
+
+
 _FINAL_CAUSES = {
     ExitCause.NONE,
     ExitCause.USER_ERROR,

@@ -23,7 +23,7 @@ from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Orders, Outcome
 from airflow_tf.core.policy import LINGER_SECONDS
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.states import ExitCause
+from airflow_tf.core.states import ExitCause, cause_of_stop
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor import results
@@ -311,7 +311,7 @@ class GangSupervisor:
             for drive in self._drives():
                 drive.stop(StopOrder("by 'airflow tf cancel'", ExitCause.CANCELLED))
         lost = StopOrder("its reservation was taken away", ExitCause.DEVICE_LOST, at_once=True)
-        asked = {number: StopOrder(reason) for number, reason in orders.stops.items()}
+        asked = {number: StopOrder(reason, cause_of_stop(reason)) for number, reason in orders.stops.items()}
         for number, order in (asked | dict.fromkeys(orders.revoked, lost)).items():
             seat = self._seats.get(number)
             if seat is not None and seat.drive is not None:

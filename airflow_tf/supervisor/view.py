@@ -17,7 +17,7 @@ from airflow_tf.core.errors import (
     from_payload,
 )
 from airflow_tf.core.ledger import Outcome
-from airflow_tf.core.states import ExitCause
+from airflow_tf.core.states import MARKED_REASON, ExitCause
 from airflow_tf.supervisor.client import Channel, GangClient, stop_replica
 from airflow_tf.supervisor.protocol import LOG_NAME, Attach
 from airflow_tf.supervisor.results import replica_folder
@@ -136,7 +136,7 @@ class ReplicaView:
             if self.killed:
                 self.killed = False
                 if mark := self.observer.mark():
-                    self.stop(f"its task was {mark}", ExitCause.MARKED)
+                    self.stop(f"{MARKED_REASON}{mark}", ExitCause.MARKED)
             if self.detached:
                 raise ViewDetachedError("detached: Airflow's API does not answer", todo="The next try attaches again.")
             if not channel.is_open:

@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_tf.core.identity import GangKey, View
 from airflow_tf.core.ledger import GangLedger, ReplicaRecord
+from airflow_tf.core.states import MARKED_REASON
 from airflow_tf.supervisor.acquire import this_host
 from airflow_tf.supervisor.client import has_supervisor
 from airflow_tf.supervisor.results import replica_folder
@@ -152,4 +153,4 @@ class ReplicaTrigger(BaseTrigger):
         ``cleanup`` does nothing on purpose: a triggerer that restarts must not end training.
         """
         if mark := await user_mark_of(self):
-            await self._ask_stop(f"its task was {mark}")
+            await self._ask_stop(f"{MARKED_REASON}{mark}")
