@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, exists, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from airflow_tf.core.ledger import Holder
 from airflow_tf.core.states import MemberState
@@ -36,17 +37,22 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRow:
-    """One replica in its current generation; ``state`` is that of its last attempt, or ``waiting``."""
+    """One replica in its current generation; ``state`` is that of its last attempt, or ``waiting``.
+
+    ``started`` and ``ended`` (wall time) are the last attempt's.
+    """
 
     replica: int
-    generation: int
-    state: str
-    attempts: int
-    pid: int | None
-    step: int | None
-    cause: str
-    message: str
     devices: tuple[str, ...]
+    generation: int = 0
+    state: str = WAITING
+    attempts: int = 0
+    pid: int | None = None
+    step: int | None = None
+    cause: str = ""
+    message: str = ""
+    started: str | None = None
+    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +99,27 @@ class LedgerReader:
         """Return every device that its host still has, by host, kind and index."""
         return self._ledger.read(self._devices)
 
-    def runs(self, dag_id: str | None = None) -> list[RunRow]:
-        """Return every gang, newest first; of one DAG if asked."""
-        return self._ledger.read(lambda session, clock: self._runs(session, clock, dag_id))
+    def runs(
+        self,
+        dag_id: str | None = None,
+        *,
+        name: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+    ) -> list[RunRow]:
+        """Return gangs, newest first.
+
+        :param dag_id: only those of this DAG.
+        :param name: only those of this run id, or whose key begins so.
+        :param state: only those of which a replica is in this state.
+        :param limit: at most so many.
+        """
+        conditions = [
+            *([GangEntry.dag_id == dag_id] if dag_id is not None else []),
+            *([or_(GangEntry.run_id == name, GangEntry.key.startswith(name, autoescape=True))] if name else []),
+            *([_has_replica_in(state)] if state is not None else []),
+        ]
+        return self._ledger.read(lambda session, clock: self._runs(session, clock, conditions, limit))
 
     def reservations(self) -> list[ReservationRow]:
         """Return who holds devices now, newest first."""
@@ -124,10 +148,10 @@ class LedgerReader:
             for row, host in session.execute(query)
         ]
 
-    def _runs(self, session: Session, clock: Clock, dag_id: str | None) -> list[RunRow]:
-        query = select(GangEntry).order_by(GangEntry.created_at.desc(), GangEntry.key)
-        if dag_id is not None:
-            query = query.where(GangEntry.dag_id == dag_id)
+    def _runs(
+        self, session: Session, clock: Clock, conditions: Sequence[ColumnElement[bool]], limit: int | None
+    ) -> list[RunRow]:
+        query = select(GangEntry).where(*conditions).order_by(GangEntry.created_at.desc(), GangEntry.key).limit(limit)
         return [
             RunRow(
                 key=gang.key,
@@ -173,6 +197,40 @@ class LedgerReader:
         ]
 
 
+def _has_replica_in(state: str) -> ColumnElement[bool]:
+    """Tell, in SQL, whether a replica of a gang is in ``state``: by the last attempt of its last generation."""
+    later_generation, later = aliased(GenerationEntry), aliased(AttemptEntry)
+    of_gang = and_(
+        GenerationEntry.gang_key == GangEntry.key,
+        ~exists().where(
+            later_generation.gang_key == GenerationEntry.gang_key,
+            later_generation.replica == GenerationEntry.replica,
+            later_generation.generation > GenerationEntry.generation,
+        ),
+    )
+    of_generation = and_(
+        AttemptEntry.gang_key == GenerationEntry.gang_key,
+        AttemptEntry.replica == GenerationEntry.replica,
+        AttemptEntry.generation == GenerationEntry.generation,
+    )
+    if state == WAITING:
+        never_entered = exists().where(
+            MemberEntry.gang_key == GangEntry.key,
+            MemberEntry.state.in_(LIVE),
+            ~exists().where(
+                GenerationEntry.gang_key == MemberEntry.gang_key, GenerationEntry.replica == MemberEntry.replica
+            ),
+        )
+        return or_(exists().where(of_gang, ~exists().where(of_generation)), never_entered)
+    is_last = ~exists().where(
+        later.gang_key == AttemptEntry.gang_key,
+        later.replica == AttemptEntry.replica,
+        later.generation == AttemptEntry.generation,
+        later.attempt > AttemptEntry.attempt,
+    )
+    return exists().where(of_gang, of_generation, AttemptEntry.state == state, is_last)
+
+
 def _holder(session: Session, clock: Clock, device: DeviceEntry) -> Holder | None:
     if device.member_id is None or _is_over(clock, session.get_one(MemberEntry, device.member_id)):
         return None
@@ -203,7 +261,7 @@ def _time_left(member: MemberEntry, now: float) -> float | None:
 
 def _replica(session: Session, generation: GenerationEntry | None, number: int, devices: tuple[str, ...]) -> ReplicaRow:
     if generation is None:  # reserved for it, not entered yet
-        return ReplicaRow(number, 0, WAITING, 0, None, None, "", "", devices)
+        return ReplicaRow(number, devices)
     query = select(AttemptEntry).where(
         AttemptEntry.gang_key == generation.gang_key,
         AttemptEntry.replica == number,
@@ -211,7 +269,7 @@ def _replica(session: Session, generation: GenerationEntry | None, number: int, 
     )
     last = session.scalars(query.order_by(AttemptEntry.attempt.desc()).limit(1)).one_or_none()
     if last is None:
-        return ReplicaRow(number, generation.generation, WAITING, 0, None, None, "", "", devices)
+        return ReplicaRow(number, devices, generation.generation)
     return ReplicaRow(
         replica=number,
         generation=generation.generation,
@@ -222,4 +280,6 @@ def _replica(session: Session, generation: GenerationEntry | None, number: int, 
         cause=last.cause,
         message=last.message,
         devices=devices,
+        started=last.started_at,
+        ended=last.ended_at,
     )

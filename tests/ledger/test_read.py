@@ -80,3 +80,32 @@ def test_a_replica_tells_its_last_attempt(reader, reserve, ledger, gang):
     first, second = reader.runs()[0].replicas
     assert (first.state, first.cause, first.message, first.devices) == ("failed", "user_error", "raised", ("cpu-0",))
     assert (second.state, second.generation, second.devices) == ("waiting", 0, ("cpu-1",))
+
+
+def test_runs_are_filtered_by_the_database(reader, reserve, ledger, gang, time):
+    for name in ("flights", "trains", "ships"):
+        time.seconds += 1
+        member, _ = reserve(name, [0, 1], devices(6)).members
+        ledger.open_gang(gang(name), 2, "/run")
+        ledger.enter(gang(name), 0, View("a", 1, 1))
+        ledger.start_attempt(gang(name), 0, 1, member, f"{name} 1")
+    ledger.end_attempt(gang("flights"), 0, 1, 1, Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "raised", 1))
+    ledger.start_attempt(gang("flights"), 0, 1, ledger.member(gang("flights"), 0), "flights 2")
+    ledger.end_attempt(gang("trains"), 0, 1, 1, Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "raised", 1))
+    ledger.enter(gang("ships"), 0, View("a", 2, 2))
+
+    def found(**filters):
+        return [run.dag_id for run in reader.runs(**filters)]
+
+    assert found() == ["ships", "trains", "flights"]
+    assert found(limit=2) == ["ships", "trains"]
+    assert found(state="starting") == ["flights"]
+    assert found(state="failed") == ["trains"]
+    assert found(state="waiting") == ["ships", "trains", "flights"]  # their second replicas
+    assert found(state="failed", dag_id="flights") == []
+    assert found(name=gang("trains").key[:8]) == ["trains"]
+    assert found(name="run x", limit=1) == ["ships"]
+    assert found(name="run_x") == []
+    [failed] = reader.runs(state="failed")
+    assert failed.replicas[0].started == "2026-10-03T12:00:02+00:00"
+    assert failed.replicas[0].ended is not None
