@@ -57,6 +57,8 @@ class Rendezvous:
 
     def _look(self, runs: Mapping[int, ReplicaRun]) -> None:
         waiting = [number for number in runs if number not in self._joined]
+        # Looked at first: who has reported a step by now is listening by now, if it ever does.
+        stepped = {number for number in waiting if results.last_step(runs[number].folder) is not None}
         found = listeners(self._ports[number].number for number in waiting)
         for number in waiting:
             run = runs[number]
@@ -65,7 +67,7 @@ class Rendezvous:
             if own:
                 self._own_listeners[number] = own[0]
                 self._ports[number].release()
-            if own or results.last_step(run.folder) is not None:
+            if own or number in stepped:
                 self._joined.add(number)
 
     def _missing(self, runs: Mapping[int, ReplicaRun]) -> int | None:

@@ -7,7 +7,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from airflow_tf.core.checkpoint import BundleWriter, Entry
-from airflow_tf.core.devices import DeviceRequest
+from airflow_tf.core.devices import DeviceRequest, Member
 from airflow_tf.core.identity import GangKey, RunFolders, View
 from airflow_tf.core.launch import GangLaunch, Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Granted, Outcome
@@ -111,30 +111,33 @@ class Gang:
         self.ledger.open_gang(self.key, count, str(self.folder))
 
     def start(self, script: str, *, replica: int = 0, try_number: int = 1, first_try: int = 1, **fields: Any) -> Watch:
-        """Attach a view whose replica runs ``script``; keyword arguments are fields of launch, plan or attach."""
+        """Attach a view whose replica runs ``script``, or in a gang (``roles``) all of them.
+
+        Keyword arguments are fields of launch, plan or attach.
+        """
         path = self._code / f"program_{replica}.py"
         path.write_text(script)
         view = View(f"ti-{replica}-{try_number}", try_number, first_try)
-        record = self.ledger.enter(self.key, replica, view)
-        member = self.ledger.member(self.key, replica)
-        if member is None or (member.state == "confirmed" and self.supervisor_pid() is None):
-            granted = acquire(self.ledger, self.settings, self.key, DeviceRequest("cpu"), [replica])
-            assert isinstance(granted, Granted), granted
-            member = granted.members[0]
         attach_fields = {"tries_left": 0, "orphan_grace_seconds": 30.0}
         attach_fields |= {name: fields.pop(name) for name in list(fields) if name in attach_fields}
         plan = Plan(**{name: fields.pop(name) for name in list(fields) if name in Plan.__dataclass_fields__})
+        numbers = range(self.count) if plan.is_gang else [replica]
+        record = self.ledger.enter(self.key, replica, view)
+        members = self._members(numbers)
         defaults: dict[str, Any] = {"require_checkpoint": False, "kill_grace_seconds": 2.0}
-        launch = ReplicaLaunch(
-            replica=replica, count=self.count, entrypoint=str(path), code_folder=str(self._code), **(defaults | fields)
+        launches = tuple(
+            ReplicaLaunch(
+                replica=number, count=self.count, entrypoint=str(path), code_folder=str(self._code), **defaults | fields
+            )
+            for number in numbers
         )
         attach = Attach(
             view=view,
             replica=replica,
             generation=record.generation,
             plan=plan,
-            launches=(launch,),
-            members=(member,),
+            launches=launches,
+            members=members,
             **attach_fields,
         )
         lines: list[str] = []
@@ -144,6 +147,17 @@ class Gang:
         watch.thread = threading.Thread(target=watch.run, daemon=True)
         watch.thread.start()
         return watch
+
+    def _members(self, numbers: Sequence[int]) -> tuple[Member, ...]:
+        """Return the devices of replicas, reserved where they have none that a supervisor holds or may take."""
+        found = [self.ledger.member(self.key, number) for number in numbers]
+        supervised = self.supervisor_pid() is not None
+        usable = tuple(member for member in found if member is not None and (supervised or member.state == "reserved"))
+        if len(usable) == len(numbers):
+            return usable
+        granted = acquire(self.ledger, self.settings, self.key, DeviceRequest("cpu"), numbers)
+        assert isinstance(granted, Granted), granted
+        return granted.members
 
     def supervisor_pid(self) -> int | None:
         """Pid of the gang's supervisor."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,22 +24,6 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
 PRINT_PID = "import os, time\nprint('pid', os.getpid(), flush=True)\n"
 SLEEP = PRINT_PID + "time.sleep(300)\n"
 IGNORES_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
-
-
-@pytest.fixture
-def make_gang(no_processes_left: None, settings: Settings, tmp_path: Path) -> Iterator[Callable[..., Gang]]:
-    """Make gangs whose supervisors are asked to end after the test: one with tries left lingers for a minute."""
-    gangs: list[Gang] = []
-
-    def make(**options: Any) -> Gang:
-        gangs.append(Gang(settings, tmp_path, **options))
-        return gangs[-1]
-
-    yield make
-    for gang in gangs:
-        pid = gang.supervisor_pid()
-        if pid is not None:
-            kill(pid, signal.SIGTERM)
 
 
 @pytest.fixture
