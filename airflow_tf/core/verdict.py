@@ -32,6 +32,35 @@ def parse_success(value: Any, count: int) -> tuple[str, int]:  # noqa: ANN401 (w
     return AT_LEAST, number
 
 
+class Answer(StrEnum):
+    """What a task does with its replica's outcome: succeed, end skipped, let Airflow try again, or fail for good."""
+
+    SUCCEED = "succeed"
+    SKIP = "skip"
+    RETRY = "retry"
+    FAIL = "fail"
+
+
+def answer(plan: Plan, replica: int, outcome: Outcome, root: Outcome | None, *, tries_left: int) -> Answer:
+    """Decide what a task does with the outcome of its replica.
+
+    In a gang the root cause decides for all, so that no victim starts again what its culprit cannot survive.
+
+    :param root: what the gang came to, None where that is not known or the replica is no gang's.
+    """
+    if outcome.state is AttemptState.SUCCEEDED:
+        return Answer.SUCCEED
+    ended_by_itself = outcome.state in {AttemptState.FAILED, AttemptState.LOST}
+    if plan.is_gang:
+        if root is not None and root.state is AttemptState.SUCCEEDED:
+            return Answer.SKIP
+        return Answer.RETRY if (root or outcome).cause.may_restart else Answer.FAIL
+    if outcome.cause.may_restart and (tries_left or plan.success == ALL):
+        return Answer.RETRY
+    needed = plan.success == ALL or (plan.success == CHIEF and replica == LEAD)
+    return Answer.SKIP if ended_by_itself and not needed else Answer.FAIL
+
+
 class Step(StrEnum):
     """What follows from the replicas that have ended: the attempt goes on, its work is done, or it has failed."""
 

@@ -55,7 +55,7 @@ class DeferringOperator(LaunchingOperator):
         """Start the replica or attach to it, and return its result."""
         raise NotImplementedError
 
-    def _result(self, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
+    def _result(self, context: Context, folder: Path, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
         """Return the XCom of a success; raise what Airflow must do about anything else."""
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ class DeferringOperator(LaunchingOperator):
             if event == TIMED_OUT:
                 raise self._timed_out()
             if record.outcome is not None:
-                return self._result(record.outcome, devices or [])
+                return self._result(context, folder, record.outcome, devices or [])
             if has_supervisor(folder):
                 self._hand_over(run, key, folder, record, devices or [])
             raise self._lost(ledger, settings, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Context
@@ -41,8 +42,8 @@ class CheckpointEvaluateOperator(ReplicaOperator):
         variables = {"AIRFLOW_TF_CANDIDATES": json.dumps(aggregated["candidates"])}
         return dataclasses.replace(launch, environment=launch.environment | variables)
 
-    def _result(self, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
-        super()._result(outcome, devices)
+    def _result(self, context: Context, folder: Path, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
+        super()._result(context, folder, outcome, devices)
         with airflow_errors():
             return check_evaluation(outcome.metrics.get("evaluation"))
 

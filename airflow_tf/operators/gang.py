@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,21 +67,23 @@ class DeviceClaim:
     timeout_seconds: float
     gang_folder: Path
 
-    def member(self, replica: int) -> Member:
-        """Return the replica's devices, waiting for them where no reservation is left.
+    def members(self, replica: int, replicas: Sequence[int]) -> tuple[Member, ...]:
+        """Return the devices of ``replicas``, waiting for them as ``replica`` where no reservation is left.
 
         Under an executor no slot is held: the task is rescheduled. Inside a command it waits here.
 
         :raises DevicesNeverFitError: if no wait can help.
         :raises DevicesBusyError: at the deadline, naming the holders.
         """
-        found = self.ledger.member(self.key, replica)
-        if found is not None and (found.state == MemberState.RESERVED or has_supervisor(self.gang_folder)):
-            return found
+        found = [self.ledger.member(self.key, number) for number in replicas]
+        supervised = has_supervisor(self.gang_folder)
+        usable = [member for member in found if member and (supervised or member.state == MemberState.RESERVED)]
+        if len(usable) == len(replicas):
+            return tuple(usable)
         while True:
-            answer = acquire(self.ledger, self.settings, self.key, self.request, [replica])
+            answer = acquire(self.ledger, self.settings, self.key, self.request, replicas)
             if not isinstance(answer, Refused):
-                return next(member for member in answer.members if member.replica == replica)
+                return tuple(member for member in answer.members if member.replica in replicas)
             self.wait(replica, str(answer))
 
     def wait(self, replica: int, why: str) -> None:

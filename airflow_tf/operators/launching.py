@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import jinja2
 from airflow.sdk import Context
 
+from airflow_tf.core.cluster import check_tf_config, plan_roles
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
-from airflow_tf.core.launch import Plan, ReplicaLaunch
+from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
 from airflow_tf.core.matching import suits
 from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
 from airflow_tf.core.units import parse_seconds
+from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
@@ -25,10 +30,22 @@ from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
 from airflow_tf.storage.client import shard
 
-STRATEGIES = ("independent",)
-
 _PER_REPLICA = ("arguments", "environment", "session_config")
 """Fields that may use ``replica``: a gang is started by one task instance, which renders them for every replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a task instance can start: its own replica, or all replicas of its gang."""
+
+    plan: Plan
+    own: ReplicaLaunch
+    launches: tuple[ReplicaLaunch, ...]
+
+    @property
+    def replicas(self) -> list[int]:
+        """The numbers of what is started."""
+        return [launch.replica for launch in self.launches]
 
 
 class LaunchingOperator(DeviceSeeker):
@@ -43,6 +60,7 @@ class LaunchingOperator(DeviceSeeker):
         *DEVICE_FIELDS,
         "restarts",
         "kill_grace_seconds",
+        "start_timeout",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "session_config": "json",
@@ -58,6 +76,9 @@ class LaunchingOperator(DeviceSeeker):
         entrypoint: str,
         count: int | None = None,
         strategy: str = "independent",
+        roles: Mapping[str, int] | None = None,
+        success: str | Mapping[str, int] = ALL,
+        start_timeout: float | str = 300.0,
         arguments: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         session_config: Mapping[str, Any] | None = None,
@@ -73,6 +94,9 @@ class LaunchingOperator(DeviceSeeker):
         self.entrypoint = entrypoint
         self.count = count
         self.strategy = strategy
+        self.roles = roles
+        self.success = success
+        self.start_timeout = start_timeout
         self.arguments = arguments
         self.environment = environment
         self.session_config = session_config
@@ -122,15 +146,26 @@ class LaunchingOperator(DeviceSeeker):
             what = f"a template of task {self.task_id} cannot be rendered for replica {replica}"
             raise TemplateError(what, str(error)) from error
 
+    def _program(self, context: Context, settings: Settings, folders: RunFolders) -> Program:
+        """Check everything that can be checked, stage the inputs, and describe what this task instance can start."""
+        plan, count = self._plan(context), self._count(context)
+        if not 0 <= self.replica < count:
+            raise DeclarationError(f"replica {self.replica} is not one of {count}", todo="Map over 0 … count - 1.")
+        numbers = range(count) if plan.is_gang else [self.replica]
+        launches = [self._launch(context, settings, folders, number) for number in numbers]
+        if plan.is_gang:  # the first one's checkpoint is the gang's; the others need not leave any
+            launches = [
+                dataclasses.replace(launch, require_checkpoint=launch.require_checkpoint and launch.replica == LEAD)
+                for launch in launches
+            ]
+        for launch in launches:
+            _check_cluster_variable(plan, launch.environment)
+        own = next(launch for launch in launches if launch.replica == self.replica)
+        return Program(plan, own, tuple(launches))
+
     def _launch(self, context: Context, settings: Settings, folders: RunFolders, replica: int) -> ReplicaLaunch:
-        """Check everything that can be checked, stage the inputs, and describe one replica."""
+        """Describe one replica."""
         count = self._count(context)
-        if not 0 <= replica < count:
-            raise DeclarationError(f"replica {replica} is not one of {count}", todo="Map over 0 … count - 1.")
-        if self.strategy not in STRATEGIES:
-            raise DeclarationError(
-                f"strategy {self.strategy!r} is unknown", todo=f"Use one of: {', '.join(STRATEGIES)}."
-            )
         entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
         fields = self._rendered_for(context, replica)
         config = validate(fields["session_config"], self._config_context(settings))
@@ -150,9 +185,21 @@ class LaunchingOperator(DeviceSeeker):
             kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
         )
 
-    def _plan(self) -> Plan:
-        """Say how the replicas belong together."""
-        return Plan(restarts=int(coerce(self.restarts, "int", "restarts")))
+    def _plan(self, context: Context) -> Plan:
+        """Say how the replicas belong together.
+
+        :raises DeclarationError: if strategy, roles and count do not fit.
+        """
+        count = self._count(context)
+        success, at_least = parse_success(self.success, count)
+        return Plan(
+            strategy=self.strategy,
+            roles=plan_roles(self.strategy, self.roles, count),
+            success=success,
+            at_least=at_least,
+            restarts=int(coerce(self.restarts, "int", "restarts")),
+            start_timeout_seconds=parse_seconds(self.start_timeout),
+        )
 
     def _config_context(self, settings: Settings) -> ConfigContext:
         """Describe the devices that a replica will get, as far as they are known before they are reserved."""
@@ -208,3 +255,18 @@ class LaunchingOperator(DeviceSeeker):
                 target = folders.root / "shards" / name / f"{replica}-of-{count}"
                 found[name] = str(shard(staged, replica, count, target))
         return found
+
+
+def _check_cluster_variable(plan: Plan, environment: Mapping[str, str]) -> None:
+    """Refuse a declared ``TF_CONFIG`` that a gang does not need or TensorFlow cannot use."""
+    declared = environment.get(CLUSTER_VARIABLE)
+    if declared is None:
+        return
+    if plan.is_gang:
+        why = f"strategy {plan.strategy} gives each replica its own, with new ports for each attempt"
+        raise DeclarationError(f"environment.{CLUSTER_VARIABLE} cannot be declared", why, "Remove it.")
+    try:
+        config = json.loads(declared)
+    except ValueError as error:
+        raise DeclarationError(f"environment.{CLUSTER_VARIABLE} is not JSON", str(error)) from error
+    check_tf_config(config)

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
     AirflowRuntimeError,
+    AirflowSkipException,
     TaskDeferred,
 )
 
@@ -28,17 +29,19 @@ from airflow_tf.core.errors import (
     ReplicaTimeoutError,
 )
 from airflow_tf.core.identity import GangKey, RunFolders
-from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
+from airflow_tf.core.launch import GangLaunch
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
 from airflow_tf.core.policy import DEFERRED_ORPHAN_GRACE_SECONDS
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, MemberState
 from airflow_tf.core.units import parse_seconds
+from airflow_tf.core.verdict import Answer, answer
 from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable, task_states, user_mark
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.deferral import DeferringOperator
 from airflow_tf.operators.gang import DeviceClaim, airflow_errors, check_ledger
+from airflow_tf.operators.launching import Program
 from airflow_tf.operators.spec import spec_digest
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.client import GangClient
@@ -72,6 +75,7 @@ class ReplicaOperator(DeferringOperator):
         self.start_method = start_method
         self.device_timeout = device_timeout
         self._view: ReplicaView | None = None
+        self._replicas: Sequence[int] = (self.replica,)
         self._devices: list[str] = []
         self._health_url = ""
 
@@ -106,25 +110,26 @@ class ReplicaOperator(DeferringOperator):
             check_ledger(context, run, ledger.ledger_id)
             key, folders = run.gang(ledger.ledger_id), run.folders(settings)
             with self._reservation_given_back(ledger, key, run):
-                launch = self._launch(context, settings, folders, self.replica)
-                ledger.open_gang(key, launch.count, str(folders.gang(key)))
-                record = self._enter(ledger, key, run, launch)
+                program = self._program(context, settings, folders)
+                self._replicas = program.replicas
+                ledger.open_gang(key, program.own.count, str(folders.gang(key)))
+                record = self._enter(ledger, key, run, program)
                 if record.cancelled_by is not None:
                     raise ReplicaStoppedError(
                         f"replica {self.replica} is not started",
                         f"its run was cancelled by {record.cancelled_by}",
                         "Clear this task to train it after all.",
                     )
-                outcome = self._already_succeeded(ledger, key, folders, record)
+                outcome = self._known_outcome(ledger, key, run, folders, record)
                 if outcome is None:
-                    outcome = self._look_after(run, ledger, settings, key, launch, record)
-                return self._result(outcome, self._devices)
+                    outcome = self._look_after(run, ledger, settings, key, program, record)
+                return self._result(context, folders.gang(key), outcome, self._devices)
 
-    def _enter(self, ledger: GangLedger, key: GangKey, run: TaskRun, launch: ReplicaLaunch) -> ReplicaRecord:
+    def _enter(self, ledger: GangLedger, key: GangKey, run: TaskRun, program: Program) -> ReplicaRecord:
         """Register this try; say where the generation began with something else than is declared now."""
         python = self.python or sys.executable
-        spec = spec_digest(launch, inputs=self.inputs or {}, request=self.device_request(), python=python)
-        record = ledger.enter(key, self.replica, run.view, spec=spec)
+        spec = spec_digest(program.own, inputs=self.inputs or {}, request=self.device_request(), python=python)
+        record = ledger.enter(key, self.replica, run.view, together=program.plan.is_gang, spec=spec)
         if record.spec and record.spec != spec:
             self.log.warning(
                 "generation %s of replica %s began with another program, other arguments, inputs or devices than are "
@@ -154,9 +159,11 @@ class ReplicaOperator(DeferringOperator):
             raise
 
     def _release_unused(self, ledger: GangLedger, key: GangKey) -> None:
-        member = ledger.member(key, self.replica)
-        if member is not None and member.state == MemberState.RESERVED:
-            ledger.release(member)
+        """Release what no supervisor took: this replica's devices, or all of a gang, which cannot do without it."""
+        for number in self._replicas:
+            member = ledger.member(key, number)
+            if member is not None and member.state == MemberState.RESERVED:
+                ledger.release(member)
 
     def on_kill(self) -> None:
         """Stop the replica, or let go of it where Airflow's API is away: that is an outage, not a user's wish.
@@ -174,10 +181,14 @@ class ReplicaOperator(DeferringOperator):
 
     # --- while it runs -----------------------------------------------------------------------------------------
 
-    def _already_succeeded(
-        self, ledger: GangLedger, key: GangKey, folders: RunFolders, record: ReplicaRecord
+    def _known_outcome(
+        self, ledger: GangLedger, key: GangKey, run: TaskRun, folders: RunFolders, record: ReplicaRecord
     ) -> Outcome | None:
-        """Return a success of this generation that is durable: a try after a lost answer must not train again."""
+        """Return a durable outcome of this generation that counts for this try.
+
+        A success does always: a try after a lost answer must not train again. So does what became of a gang that
+        siblings of this try have looked at: one that comes late must not start it again.
+        """
         outcome = record.outcome
         if outcome is None and record.attempts:
             found = results.last_outcome(results.replica_folder(folders.gang(key), self.replica, record.generation))
@@ -187,7 +198,9 @@ class ReplicaOperator(DeferringOperator):
         if outcome is not None and outcome.state is AttemptState.SUCCEEDED:
             self.log.info("replica %s has succeeded already (generation %s)", self.replica, record.generation)
             return outcome
-        return None
+        verdict = results.read_verdict(folders.gang(key))
+        counts = verdict is not None and verdict.holds_for(record.generation, run.try_number)
+        return outcome if counts else None
 
     def _look_after(
         self,
@@ -195,7 +208,7 @@ class ReplicaOperator(DeferringOperator):
         ledger: GangLedger,
         settings: Settings,
         key: GangKey,
-        launch: ReplicaLaunch,
+        program: Program,
         record: ReplicaRecord,
     ) -> Outcome:
         """Claim devices, attach to the replica (starting it), and follow it to its outcome."""
@@ -203,24 +216,15 @@ class ReplicaOperator(DeferringOperator):
         request = self.device_request()
         timeout_seconds = parse_seconds(self.device_timeout)
         claim = DeviceClaim(ledger, settings, key, request, run, self.log, timeout_seconds, folder)
-        client = GangClient(
-            GangLaunch(
-                key=key.to_json(),
-                count=1 if run.is_alone else launch.count,
-                folder=str(folder),
-                python=self.python or sys.executable,
-                start_method=self.start_method,
-                environment=launch.environment,
-                settings=settings.to_json(),
-            )
-        )
+        client = self._client(run, settings, key, folder, program)
         self._health_url = "" if run.in_process else execution_api_health_url()
         refusals = 0
         while True:
-            member = claim.member(self.replica)
-            self._devices = [device.uuid for device in member.devices]
+            members = claim.members(self.replica, program.replicas)
+            own = next(member for member in members if member.replica == self.replica)
+            self._devices = [device.uuid for device in own.devices]
             self._tell_position(folder, record, run)
-            self._view = self._new_view(run, ledger, key, client, launch, member, record)
+            self._view = self._new_view(run, ledger, key, client, program, members, record)
             try:
                 outcome = self._view.watch()
             except ReplicaTimeoutError as error:
@@ -232,6 +236,7 @@ class ReplicaOperator(DeferringOperator):
                 if refusals == MAX_REFUSALS:
                     raise
                 self.log.info("reserving anew: %s", error)
+                record = self._enter(ledger, key, run, program)  # a sibling may have opened a new generation
             else:
                 if outcome is None:
                     self._hand_over(run, key, folder, record, self._devices)
@@ -239,22 +244,42 @@ class ReplicaOperator(DeferringOperator):
             finally:
                 self._view = None
 
+    def _client(self, run: TaskRun, settings: Settings, key: GangKey, folder: Path, program: Program) -> GangClient:
+        launch = GangLaunch(
+            key=key.to_json(),
+            count=1 if run.is_alone else program.own.count,
+            folder=str(folder),
+            python=self.python or sys.executable,
+            start_method=self.start_method,
+            environment=program.own.environment,
+            settings=settings.to_json(),
+        )
+        return GangClient(launch)
+
     def _new_view(
         self,
         run: TaskRun,
         ledger: GangLedger,
         key: GangKey,
         client: GangClient,
-        launch: ReplicaLaunch,
-        member: Member,
+        program: Program,
+        members: tuple[Member, ...],
         record: ReplicaRecord,
     ) -> ReplicaView:
         defers = self.deferrable and not run.in_process
         grace_seconds = max(run.orphan_grace_seconds(), DEFERRED_ORPHAN_GRACE_SECONDS if defers else 0.0)
-        plan, tries_left = self._plan(), run.tries_left
         return ReplicaView(
             client,
-            Attach(run.view, self.replica, record.generation, plan, (launch,), (member,), tries_left, grace_seconds),
+            Attach(
+                view=run.view,
+                replica=self.replica,
+                generation=record.generation,
+                plan=program.plan,
+                launches=program.launches,
+                members=members,
+                tries_left=run.tries_left,
+                orphan_grace_seconds=grace_seconds,
+            ),
             self._observer(ledger, key, run),
             attempts=record.attempts,
             position=record.log_position,
@@ -295,9 +320,12 @@ class ReplicaOperator(DeferringOperator):
 
     # --- after it ended ----------------------------------------------------------------------------------------
 
-    def _result(self, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
+    def _result(self, context: Context, folder: Path, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
         """Return the XCom of a success; raise what Airflow must do about anything else."""
-        if outcome.state is AttemptState.SUCCEEDED:
+        verdict, tries_left = results.read_verdict(folder), TaskRun.from_context(context).tries_left
+        root = verdict.root if verdict is not None else None
+        decision = answer(self._plan(context), self.replica, outcome, root, tries_left=tries_left)
+        if decision is Answer.SUCCEED:
             return {
                 "replica": self.replica,
                 "checkpoint": outcome.checkpoint,
@@ -305,6 +333,8 @@ class ReplicaOperator(DeferringOperator):
                 "devices": devices,
             }
         text = f"replica {self.replica} {outcome.state}: {outcome.message}"
-        if outcome.cause.may_restart:
+        if decision is Answer.SKIP:
+            raise AirflowSkipException(f"{text}. Its success is not required by success: {self.success}")
+        if decision is Answer.RETRY:
             raise AirflowException(text)
         raise AirflowFailException(text)

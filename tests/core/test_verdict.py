@@ -10,7 +10,7 @@ from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
-from airflow_tf.core.verdict import Ended, Step, next_step, parse_success, settle
+from airflow_tf.core.verdict import Answer, Ended, Step, answer, next_step, parse_success, settle
 
 OK = Outcome(AttemptState.SUCCEEDED, checkpoint="ck-9")
 BAD = Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed by SIGKILL\nLast lines", -9)
@@ -133,6 +133,36 @@ def test_an_alarm_names_the_replica_at_fault() -> None:
 
 def test_a_replica_of_its_own_is_judged_alone() -> None:
     assert settle(Plan(), {2: Ended(BAD)}).outcomes == {2: BAD}
+
+
+VICTIM = Outcome(AttemptState.FAILED, ExitCause.VICTIM, "ended because worker 1 failed")
+WRONG = Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "exit code 1", 1)
+STOPPED = Outcome(AttemptState.STOPPED, ExitCause.STOPPED, "its task was killed")
+
+
+@pytest.mark.parametrize(
+    ("plan", "replica", "outcome", "root", "tries_left", "expected"),
+    [
+        ({}, 0, OK, None, 0, Answer.SUCCEED),
+        ({}, 0, BAD, None, 0, Answer.RETRY),
+        ({}, 0, WRONG, None, 2, Answer.FAIL),
+        (CHIEF, 1, WRONG, None, 2, Answer.SKIP),
+        (CHIEF, 1, BAD, None, 2, Answer.RETRY),
+        (CHIEF, 1, BAD, None, 0, Answer.SKIP),
+        (CHIEF, 0, WRONG, None, 2, Answer.FAIL),
+        (TWO, 0, WRONG, None, 2, Answer.SKIP),
+        (TWO, 0, STOPPED, None, 0, Answer.FAIL),
+        (SYNC, 0, OK, OK, 0, Answer.SUCCEED),
+        (SYNC, 0, VICTIM, BAD, 1, Answer.RETRY),
+        (SYNC, 0, VICTIM, WRONG, 1, Answer.FAIL),  # no victim starts again what its culprit cannot survive
+        (SYNC, 0, VICTIM, None, 1, Answer.RETRY),
+        (SYNC | CHIEF, 2, BAD, OK, 1, Answer.SKIP),
+    ],
+)
+def test_what_a_task_does_with_an_outcome(
+    plan: dict[str, Any], replica: int, outcome: Outcome, root: Outcome | None, tries_left: int, expected: Answer
+) -> None:
+    assert answer(Plan(**plan), replica, outcome, root, tries_left=tries_left) is expected
 
 
 @pytest.mark.parametrize(
