@@ -26,6 +26,9 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param kill_grace_seconds: time between SIGTERM and SIGKILL, for a last checkpoint.
     :param kwargs: what is asked of the devices, in the same words as of the sensor
         (:class:`airflow_tf.hooks.devices.DeviceSeeker`), and Airflow's own arguments.
+    :param deferrable: wait in the triggerer while the program runs, and hold no slot.
+    :param execution_timeout: as in Airflow, but counted once over tries that attach to the same process and over
+        deferrals.
     :param device_timeout: how long to wait for devices, if this task must reserve its own.
     :return: XCom with checkpoint prefix, metrics, device and attempts.
     """

@@ -24,6 +24,7 @@ from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.supervisor.client import GangClient
 from airflow_tf.supervisor.protocol import Attach
+from airflow_tf.supervisor.tail import Position
 from airflow_tf.supervisor.view import Observer, ReplicaView
 from tests.supervisor.processes import supervisor_of, zygote_of
 
@@ -48,6 +49,7 @@ class Watch:
     view: ReplicaView
     lines: list[str] = field(default_factory=list)
     infos: list[str] = field(default_factory=list)
+    shown: list[Position] = field(default_factory=list)
     outcome: Outcome | None = None
     error: BaseException | None = None
     thread: threading.Thread | None = None
@@ -113,13 +115,16 @@ class Gang:
     def start(self, script: str, *, replica: int = 0, try_number: int = 1, first_try: int = 1, **fields: Any) -> Watch:
         """Attach a view whose replica runs ``script``, or in a gang (``roles``) all of them.
 
-        Keyword arguments are fields of launch, plan or attach.
+        Keyword arguments are fields of launch, plan, attach or view.
         """
         path = self._code / f"program_{replica}.py"
         path.write_text(script)
         view = View(f"ti-{replica}-{try_number}", try_number, first_try)
         attach_fields = {"tries_left": 0, "orphan_grace_seconds": 30.0}
         attach_fields |= {name: fields.pop(name) for name in list(fields) if name in attach_fields}
+        view_fields = {
+            name: fields.pop(name) for name in list(fields) if name in {"position", "timeout_seconds", "leaves"}
+        }
         plan = Plan(**{name: fields.pop(name) for name in list(fields) if name in Plan.__dataclass_fields__})
         numbers = range(self.count) if plan.is_gang else [replica]
         record = self.ledger.enter(self.key, replica, view)
@@ -142,8 +147,10 @@ class Gang:
         )
         lines: list[str] = []
         infos: list[str] = []
-        observer = Observer(lines.append, infos.append, lambda _: None, str)
-        watch = Watch(ReplicaView(self.client, attach, observer, attempts=record.attempts), lines, infos)
+        shown: list[Position] = []
+        observer = Observer(lines.append, infos.append, shown.append, lambda: "marked failed")
+        looking = ReplicaView(self.client, attach, observer, attempts=record.attempts, **view_fields)
+        watch = Watch(looking, lines, infos, shown)
         watch.thread = threading.Thread(target=watch.run, daemon=True)
         watch.thread.start()
         return watch
