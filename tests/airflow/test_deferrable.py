@@ -176,9 +176,8 @@ def test_training_goes_on_while_the_triggerer_is_killed_and_restarted(deferring:
     deferring.trigger("restart")
     pids = deferring.training("restart")
     assert deferring.airflow._process is not None
-    children = psutil.Process(deferring.airflow._process.pid).children(recursive=True)
-    for process in children:
-        if "triggerer" in " ".join(process.cmdline()):
+    for process in psutil.Process(deferring.airflow._process.pid).children(recursive=True):
+        if "triggerer" in " ".join(process.as_dict(["cmdline"])["cmdline"] or []):  # None of a zombie
             process.kill()
     with (deferring.home.folder / "triggerer.log").open("ab") as log:
         triggerer = subprocess.Popen(
