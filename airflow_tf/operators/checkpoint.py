@@ -13,10 +13,12 @@ import google_crc32c
 from airflow.sdk import BaseOperator, Context
 
 from airflow_tf.core.checkpoint.average import average
+from airflow_tf.core.cluster import CHIEF, GANG_STRATEGIES
 from airflow_tf.core.errors import AirflowTfError, CheckpointError, DeclarationError
 from airflow_tf.core.identity import RunFolders, digest
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.units import parse_seconds
+from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.hooks.airflow_run import TaskRun, task_states
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.mapping import instance_names
@@ -27,7 +29,7 @@ from airflow_tf.operators.settled import MARGIN_SECONDS, replica_checkpoints, se
 from airflow_tf.storage.client import publish
 
 AVERAGE = "average"
-METHODS = (AVERAGE, "best")
+METHODS = (AVERAGE, "best", CHIEF)
 _CHUNK_BYTES = 4 * 2**20
 _DEFAULT_GRACE_SECONDS = 30.0
 _LONG_GRACE_SECONDS = 300.0
@@ -37,7 +39,8 @@ class CheckpointAggregateOperator(BaseOperator):
     """Turn the checkpoints of a gang's replicas into candidates for publication.
 
     :param from_task: task id of the training task.
-    :param method: ``average`` adds the mean of all replicas; ``best`` leaves the choice to an evaluation.
+    :param method: ``average`` adds the mean of all replicas; ``best`` leaves the choice to an evaluation; ``chief``,
+        the only one for gangs (``sync``, ``async``, ``v1_cluster``), takes the checkpoint of their first replica.
     :return: XCom ``{"candidates": {name: prefix}, "chosen": name | None, "method": …, "fence": …}``.
     """
 
@@ -52,14 +55,12 @@ class CheckpointAggregateOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Collect the durable results of the current generation and aggregate them."""
         with airflow_errors():
-            if self.method not in METHODS:
-                raise DeclarationError(
-                    f"aggregation {self.method!r} is unknown", todo=f"Use one of: {', '.join(METHODS)}."
-                )
+            dag = context["dag"]
+            strategy = _argument(dag, self.from_task, "strategy", "independent")
+            self._check_method(strategy)
             run, settings = TaskRun.from_context(context), load_settings()
             ledger = open_ledger(settings)
             key = run.gang(ledger.ledger_id, self.from_task)
-            dag = context["dag"]
             records = settled_records(
                 ledger,
                 key,
@@ -69,7 +70,9 @@ class CheckpointAggregateOperator(BaseOperator):
             )
             states = task_states(run.dag_id, run.run_id, self.from_task)
             marked = {number: states.get(name) or "" for number, name in instance_names(dag, self.from_task).items()}
-            candidates = replica_checkpoints(key, records, sorted(marked), marked, self.log)
+            replicas = [LEAD] if self.method == CHIEF else sorted(marked)
+            success = parse_success(_argument(dag, self.from_task, "success", ALL), len(marked))
+            candidates = replica_checkpoints(key, records, replicas, marked, self.log, success)
             chosen = next(iter(candidates)) if len(candidates) == 1 else None
             if self.method == AVERAGE and chosen is None:
                 candidates[AVERAGE] = self._average(list(candidates.values()), run.folders(settings))
@@ -80,6 +83,14 @@ class CheckpointAggregateOperator(BaseOperator):
                 "method": self.method,
                 "fence": max(record.fence for record in records.values()),
             }
+
+    def _check_method(self, strategy: str) -> None:
+        todo = f"Use one of: {', '.join(METHODS)}."
+        if self.method not in METHODS:
+            raise DeclarationError(f"aggregation {self.method!r} is unknown", todo=todo)
+        if (self.method == CHIEF) != (strategy in GANG_STRATEGIES):
+            why = "a gang has one model, which its chief saves; independent replicas have no chief"
+            raise DeclarationError(f"aggregation {self.method!r} does not fit strategy {strategy}", why, todo)
 
     def _average(self, prefixes: Sequence[str], folders: RunFolders) -> str:
         """Average into a fresh folder of this run; a half-written one of a killed try is removed first."""
@@ -93,12 +104,17 @@ class CheckpointAggregateOperator(BaseOperator):
         return str(destination)
 
 
+def _argument(dag: Any, task_id: str, name: str, default: Any) -> Any:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Return an argument of a training task, as it was given."""
+    task = dag.get_task(task_id)
+    given = task.partial_kwargs.get(name) if task.is_mapped else getattr(task, name, None)
+    return default if given is None else given
+
+
 def _kill_grace_seconds(dag: Any, task_id: str) -> float:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
     """Return the kill grace of a training task; where it is a template, a long one."""
-    task = dag.get_task(task_id)
-    given = task.partial_kwargs.get("kill_grace_seconds") if task.is_mapped else getattr(task, "kill_grace_seconds", 0)
     try:
-        return parse_seconds(_DEFAULT_GRACE_SECONDS if given is None else given)
+        return parse_seconds(_argument(dag, task_id, "kill_grace_seconds", _DEFAULT_GRACE_SECONDS))
     except AirflowTfError:
         return _LONG_GRACE_SECONDS
 

@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from airflow_tf.core.cluster import CHIEF
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
 from airflow_tf.core.states import AttemptState
+from airflow_tf.core.verdict import ALL, AT_LEAST, LEAD
 from airflow_tf.hooks.staging import Log
 from airflow_tf.supervisor.client import has_supervisor
 
 LOOK_SECONDS = 1.0
+_TODO = "Clear its task to train it again."
 MARGIN_SECONDS = 30.0
 """How long beyond its kill grace a replica may take to end."""
 
@@ -54,14 +57,20 @@ def settled_records(
 
 
 def replica_checkpoints(
-    key: GangKey, records: Mapping[int, ReplicaRecord], replicas: Sequence[int], marked: Mapping[int, str], log: Log
+    key: GangKey,
+    records: Mapping[int, ReplicaRecord],
+    replicas: Sequence[int],
+    marked: Mapping[int, str],
+    log: Log,
+    success: tuple[str, int] = (ALL, 0),
 ) -> dict[str, str]:
     """Return ``replica-<n>`` -> checkpoint prefix of the current generation of each of ``replicas``.
 
     A replica whose task a user marked success gives the last complete checkpoint that it has saved, or is left out.
 
     :param marked: replica -> state of its task instance.
-    :raises CheckpointError: if another replica has no durable success, or none has a checkpoint.
+    :param success: which replicas must have succeeded, as by :func:`airflow_tf.core.verdict.parse_success`.
+    :raises CheckpointError: if a replica that must has no durable success, or none has a checkpoint.
     """
     if not records:
         raise CheckpointError(
@@ -69,6 +78,7 @@ def replica_checkpoints(
             todo="Run the training task of the same run first; 'airflow tasks test' gives each call a run of its own.",
         )
     found: dict[str, str] = {}
+    missing: dict[int, str] = {}
     for replica in replicas:
         outcome = records[replica].outcome if replica in records else None
         if outcome is not None and outcome.state is AttemptState.SUCCEEDED and outcome.checkpoint is not None:
@@ -82,11 +92,22 @@ def replica_checkpoints(
             )
             found |= {f"replica-{replica}": checkpoint} if checkpoint else {}
         else:
-            todo = "Clear its task to train it again."
-            raise CheckpointError(f"replica {replica} has nothing to aggregate", _state(outcome), todo)
+            missing[replica] = _state(outcome)
+    _check_missing(missing, len(found), success)
     if not found:
         raise CheckpointError("no replica has a checkpoint", "their tasks were marked success", "Clear them to train.")
     return found
+
+
+def _check_missing(missing: Mapping[int, str], succeeded: int, success: tuple[str, int]) -> None:
+    """Refuse where the success policy does not allow that these replicas have nothing."""
+    policy, at_least = success
+    if policy == AT_LEAST and succeeded < at_least:
+        why = "; ".join(f"replica {replica}: {state}" for replica, state in missing.items())
+        raise CheckpointError(f"{succeeded} replicas have succeeded, but at least {at_least} must", why, _TODO)
+    needed = list(missing) if policy == ALL else [number for number in missing if policy == CHIEF and number == LEAD]
+    if needed:
+        raise CheckpointError(f"replica {needed[0]} has nothing to aggregate", missing[needed[0]], _TODO)
 
 
 def _state(outcome: Outcome | None) -> str:

@@ -17,6 +17,12 @@ class TensorFlowTrainOperator(ReplicaOperator):
 
     :param entrypoint: path of a script (relative to the DAG file) or ``module:function``.
     :param count: replicas of the gang; by default the number of mapped instances.
+    :param strategy: ``independent``; ``sync``, ``async`` or ``v1_cluster`` (gangs: started, restarted and ended
+        together); or ``towers`` (one process with all devices).
+    :param roles: of a gang, ``chief``, ``worker``, ``ps`` -> number of replicas; by default all are workers.
+    :param success: ``all``, ``chief`` or ``{"at_least": n}``: which replicas must succeed. Another one that fails ends
+        skipped; give the aggregation the trigger rule ``none_failed_min_one_success`` then.
+    :param start_timeout: time within which a program must start, and the members of a gang must have joined it.
     :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": "files" | None}``, staged if they are not.
     :param session_config: TensorFlow's ``ConfigProto`` by its own field names.
     :param api: ``tf2``, ``v1`` or ``auto``: which kind of program the session config must reach.

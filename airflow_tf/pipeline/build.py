@@ -9,10 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup
+from airflow.sdk import DAG, TaskGroup, TriggerRule
 
+from airflow_tf.core.cluster import CHIEF, GANG_STRATEGIES
+from airflow_tf.core.verdict import ALL
 from airflow_tf.hooks.devices import DEVICE_FIELDS
-from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, CheckpointPublishOperator
+from airflow_tf.operators.checkpoint import AVERAGE, CheckpointAggregateOperator, CheckpointPublishOperator
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.dag_fields import to_param
@@ -50,11 +52,7 @@ def build_dag(loaded: Loaded) -> DAG:
         steps: list[Any] = [_stage(declaration)] if declaration.inputs else []
         steps += [_reserve(declaration), _train(declaration)]
         if declaration.checkpoints.aggregate != "none":
-            steps.append(
-                CheckpointAggregateOperator(
-                    task_id="aggregate_checkpoints", from_task="train", method=declaration.checkpoints.aggregate
-                )
-            )
+            steps.append(_aggregate(declaration))
         if declaration.evaluate:
             steps.append(_evaluate(declaration))
         if declaration.checkpoints.publish:
@@ -129,11 +127,37 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
         map_index_template="replica {{ task.replica }}",
         **_given(devices, *DEVICE_FIELDS),
         **_device_timeout(declaration),
-        **_given(train, "strategy", "arguments", "environment", "session_config", "api", "python", "start_method"),
+        **_success(declaration),
+        **_start_timeout(declaration),
+        **_given(
+            train, "strategy", "roles", "arguments", "environment", "session_config", "api", "python", "start_method"
+        ),
         retries=train.retries,
         retry_delay=train.retry_delay,
         **_given(train, "restarts", "kill_grace_seconds", "execution_timeout", "deferrable"),
     ).expand(replica=list(range(devices.count)))
+
+
+def _aggregate(declaration: Declaration) -> CheckpointAggregateOperator:
+    train, method = declaration.train, declaration.checkpoints.aggregate
+    # A replica that is not required ends skipped when it fails; this task counts those that succeeded.
+    rule = {} if train.success == ALL else {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+    return CheckpointAggregateOperator(
+        task_id="aggregate_checkpoints",
+        from_task="train",
+        method=method or (CHIEF if train.strategy in GANG_STRATEGIES else AVERAGE),
+        **rule,
+    )
+
+
+def _start_timeout(declaration: Declaration) -> dict[str, float]:
+    train = declaration.train
+    return {"start_timeout": train.start_timeout.total_seconds()} if "start_timeout" in train.model_fields_set else {}
+
+
+def _success(declaration: Declaration) -> dict[str, Any]:
+    success = declaration.train.success
+    return {} if success == ALL else {"success": success if isinstance(success, str) else success.model_dump()}
 
 
 def _evaluate(declaration: Declaration) -> CheckpointEvaluateOperator:

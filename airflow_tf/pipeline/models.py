@@ -10,6 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
 
+from airflow_tf.core.cluster import plan_roles
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.verdict import parse_success
 from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, to_param
 from airflow_tf.pipeline.fields import (
     Arguments,
@@ -33,6 +36,7 @@ from airflow_tf.pipeline.fields import (
     Text,
     check_templates,
     refuse,
+    reraise,
 )
 
 
@@ -69,6 +73,12 @@ class DevicesSpec(Spec):
     deferrable: Annotated[bool, ReadAtParse] = False
 
 
+class AtLeast(Spec):
+    """A success policy: so many replicas must succeed."""
+
+    at_least: Count
+
+
 class TrainSpec(Spec):
     """The training program and how it is run.
 
@@ -76,7 +86,10 @@ class TrainSpec(Spec):
     """
 
     entrypoint: Entrypoint
-    strategy: Annotated[Literal["independent"], ReadAtParse] = "independent"
+    strategy: Annotated[Literal["independent", "sync", "async", "v1_cluster", "towers"], ReadAtParse] = "independent"
+    roles: dict[str, Annotated[Natural, ReadAtParse]] | None = None
+    success: Annotated[Literal["all", "chief"] | AtLeast, ReadAtParse] = "all"
+    start_timeout: Duration = timedelta(minutes=5)
     arguments: Arguments = {}
     environment: Environment = {}
     session_config: Annotated[dict[str, Any], AfterValidator(check_templates)] = {}
@@ -102,9 +115,12 @@ class EvaluateSpec(Spec):
 
 
 class CheckpointsSpec(Spec):
-    """How the replicas' checkpoints become one, and the static base under which versions of it are published."""
+    """How the replicas' checkpoints become one, and the static base under which versions of it are published.
 
-    aggregate: Annotated[Literal["average", "best", "none"], ReadAtParse] = "average"
+    By default a gang's checkpoint is its chief's, and that of independent replicas their average.
+    """
+
+    aggregate: Annotated[Literal["average", "best", "chief", "none"] | None, ReadAtParse] = None
     publish: StaticUri | None = None
     hdfs_conn_id: Text | None = None
 
@@ -156,6 +172,24 @@ class Declaration(Spec):
         for name in (self.evaluate.inputs if self.evaluate else None) or []:
             if name not in self.inputs:
                 raise refuse(f"evaluate.inputs names {name!r}, which is not declared under 'inputs'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_strategy(self) -> Declaration:
+        train, count = self.train, self.devices.count
+        try:
+            roles = plan_roles(train.strategy, train.roles, count)
+            parse_success(train.success if isinstance(train.success, str) else train.success.model_dump(), count)
+        except DeclarationError as error:
+            raise reraise(error) from error
+        method = self.checkpoints.aggregate
+        if roles and method in {"average", "best"}:
+            why = f"the replicas of a {train.strategy} gang train one model, and its chief saves it"
+            todo = "Write chief, or leave it out."
+            raise refuse(f"checkpoints.aggregate cannot be {method}", why, todo)
+        if not roles and method == "chief":
+            why = f"{train.strategy} replicas have no chief"
+            raise refuse("checkpoints.aggregate cannot be chief", why, "Choose average or best.")
         return self
 
     @model_validator(mode="after")

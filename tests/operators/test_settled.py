@@ -59,6 +59,30 @@ def test_if_no_replica_has_a_checkpoint_there_is_nothing_to_aggregate() -> None:
         replica_checkpoints(KEY, {0: record(Outcome(AttemptState.STOPPED))}, [0], {0: "success"}, LOG)
 
 
+FAILED = Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "exit code 1")
+
+
+@pytest.mark.parametrize(
+    ("success", "outcomes", "says"),
+    [
+        (("chief", 0), [DONE, FAILED, FAILED], ""),
+        (("chief", 0), [FAILED, DONE, DONE], "replica 0 has nothing to aggregate: failed, exit code 1"),
+        (("at_least", 2), [FAILED, DONE, DONE], ""),
+        (("at_least", 2), [FAILED, DONE, FAILED], "1 replicas have succeeded, but at least 2 must: replica 0: failed"),
+    ],
+)
+def test_the_success_policy_says_which_replicas_may_be_missing(
+    success: tuple[str, int], outcomes: list[Outcome], says: str
+) -> None:
+    records = {number: record(outcome) for number, outcome in enumerate(outcomes)}
+    if says:
+        with pytest.raises(CheckpointError, match=says):
+            replica_checkpoints(KEY, records, [0, 1, 2], {}, LOG, success)
+    else:
+        found = replica_checkpoints(KEY, records, [0, 1, 2], {}, LOG, success)
+        assert len(found) == outcomes.count(DONE)
+
+
 class FakeLedger:
     """Answers one look after another; the last one for ever."""
 

@@ -145,3 +145,28 @@ def test_the_same_file_gives_the_same_serialized_dag(tmp_path):
     assert serialized(load_dag(file)) == first
     assert " object at 0x" not in first
     assert serialized(load_dag(write(tmp_path, with_lines("tags: [b, a, d]\n")))) != first
+
+
+GANG = """dag_id: x
+devices: {count: 3, kind: cpu}
+train:
+  entrypoint: train.py
+  strategy: async
+  roles: {worker: 1, ps: 1, chief: 1}
+  success: {at_least: 2}
+  start_timeout: 2m
+checkpoints: {publish: "file:///models"}
+"""
+
+
+def test_a_gang_is_trained_by_its_roles_and_its_chiefs_checkpoint_is_published(tmp_path):
+    dag = load_dag(write(tmp_path, GANG))
+    given = dag.get_task("train").partial_kwargs
+    assert given["strategy"] == "async"
+    assert given["roles"] == {"worker": 1, "ps": 1, "chief": 1}
+    assert given["success"] == {"at_least": 2}
+    assert given["start_timeout"] == 120.0
+    aggregate = dag.get_task("aggregate_checkpoints")
+    assert aggregate.method == "chief"
+    assert aggregate.trigger_rule == "none_failed_min_one_success"  # a worker that is not required ends skipped
+    assert serialized(dag) == serialized(load_dag(write(tmp_path, GANG)))

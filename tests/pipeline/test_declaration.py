@@ -39,7 +39,7 @@ def test_a_declaration_needs_a_name_and_a_program_only(tmp_path):
 UNKNOWN_IN_TRAIN = (
     'churn.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"? Allowed here: api, '
     "arguments, deferrable, entrypoint, environment, execution_timeout, kill_grace_seconds, python, restarts, retries, "
-    "retry_delay, session_config, start_method, strategy."
+    "retry_delay, roles, session_config, start_method, start_timeout, strategy, success."
 )
 
 
@@ -89,7 +89,13 @@ UNKNOWN_IN_TRAIN = (
         (changed("params.epochs }}", "params.epochs"), "train.arguments.epochs: '{{ params.epochs': malformed template, line 1"),
         (changed("  retry_delay", "  environment: {TF_CONFIG: x}\n  retry_delay"), "20:17: train.environment.TF_CONFIG: this variable cannot be declared"),
         (changed("  retry_delay", "  environment: {AIRFLOW_TF_FENCE: x}\n  retry_delay"), "train.environment.AIRFLOW_TF_FENCE: this variable cannot"),
-        (changed("  retry_delay", "  strategy: sync\n  retry_delay"), "train.strategy: 'sync' is wrong: input should be 'independent'"),
+        (changed("  retry_delay", "  strategy: synk\n  retry_delay"), "train.strategy: 'synk' is wrong: input should be 'independent', 'sync', 'async', 'v1_cluster' or 'towers'. Did you mean"),
+        (changed("  retry_delay", "  strategy: sync\n  retry_delay"), "checkpoints.aggregate cannot be average: the replicas of a sync gang train one model, and its chief saves it. Write chief, or leave it out."),
+        (changed("average", "chief"), "checkpoints.aggregate cannot be chief: independent replicas have no chief. Choose average or best."),
+        (changed("  retry_delay", "  strategy: towers\n  retry_delay"), "strategy towers is one process, but count is 2. Set devices.count to 1"),
+        (changed("  retry_delay", "  roles: {worker: 2}\n  retry_delay"), "strategy independent has no roles"),
+        (changed("  retry_delay", "  strategy: v1_cluster\n  roles: {ps_hosts: 1, worker_hosts: 1}\n  retry_delay"), "strategy v1_cluster has no role 'ps_hosts': it is one of: chief, worker, ps. Did you mean 'ps'?"),
+        (changed("  retry_delay", "  success: {at_least: 3}\n  retry_delay"), "{'at_least': 3} is no success policy for 2 replicas"),
         (changed("hdfs://namenode:8020/holdout/*.csv", "/holdout/*.csv"), "8:3: inputs.holdout.uri: '/holdout/*.csv' is not a storage URI: a scheme and an absolute path are needed"),
         (changed("hdfs://namenode:8020/holdout/*.csv", "s3://holdout/*.csv"), "8:3: inputs.holdout.uri: unknown scheme in 's3://holdout/*.csv'. Known are: file, hdfs, webhdfs."),
         (changed('"hdfs://namenode:8020/churn/', '"/churn/'), "7:11: inputs.train.uri: '/churn/x/*.csv' is not a storage URI"),
