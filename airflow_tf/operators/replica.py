@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jinja2
 from airflow.sdk import Context
@@ -47,7 +48,7 @@ from airflow_tf.supervisor import results
 from airflow_tf.supervisor.client import GangClient
 from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.supervisor.tail import Position
-from airflow_tf.supervisor.view import RECORD_SECONDS, Observer, ReplicaView
+from airflow_tf.supervisor.view import RECORD_SECONDS, SIBLINGS_SECONDS, Observer, ReplicaView
 
 MAX_REFUSALS = 3
 
@@ -239,10 +240,17 @@ class ReplicaOperator(DeferringOperator):
                 record = self._enter(ledger, key, run, program)  # a sibling may have opened a new generation
             else:
                 if outcome is None:
-                    self._hand_over(run, key, folder, record, self._devices)
+                    self._leave(run, key, folder, record)
                 return outcome
             finally:
                 self._view = None
+
+    def _leave(self, run: TaskRun, key: GangKey, folder: Path, record: ReplicaRecord) -> NoReturn:
+        """Give the slot back while the replica runs, or while only its siblings do."""
+        if self.deferrable:
+            self._hand_over(run, key, folder, record, self._devices)
+        later = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=SIBLINGS_SECONDS)
+        raise AirflowRescheduleException(later)  # type: ignore[no-untyped-call]
 
     def _client(self, run: TaskRun, settings: Settings, key: GangKey, folder: Path, program: Program) -> GangClient:
         launch = GangLaunch(
@@ -285,6 +293,7 @@ class ReplicaOperator(DeferringOperator):
             position=record.log_position,
             timeout_seconds=self._left_seconds(record),
             leaves=defers,
+            holds_slot=not run.in_process,
         )
 
     def _observer(self, ledger: GangLedger, key: GangKey, run: TaskRun) -> Observer:

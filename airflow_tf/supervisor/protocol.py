@@ -1,8 +1,8 @@
 """Messages between views and a supervisor: JSON lines over a unix socket.
 
 From a view: ``attach`` (look at a replica, start what does not run) and ``stop``. Closing the connection is detach.
-To a view: ``attached``, ``attempt`` (where its output is), ``restarting``, ``note``, and one of ``result``,
-``refused``, ``superseded``.
+To a view: ``attached``, ``attempt`` (where its output is), ``waiting`` (its replica has ended, its gang goes on),
+``restarting``, ``note``, and one of ``result``, ``refused``, ``superseded``.
 """
 
 from __future__ import annotations

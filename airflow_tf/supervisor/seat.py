@@ -13,6 +13,8 @@ from airflow_tf.supervisor.attempt import ReplicaRun
 if TYPE_CHECKING:
     from airflow_tf.supervisor.drive import Drive
 
+WAITING = {"type": "waiting"}
+
 
 class Watcher(Protocol):
     """A view's connection."""
@@ -38,6 +40,7 @@ class Seat:
         self.tokens = 0
         self.outcome: Outcome | None = None
         self.run: ReplicaRun | None = None
+        self.told_waiting: ReplicaRun | None = None
         self.drive: Drive | None = None
         self.watchers: set[Watcher] = set()
         self.seen_at = time.monotonic()
@@ -70,6 +73,14 @@ class Seat:
         self.watchers.add(watcher)
         if self.run is not None and self.is_running:
             watcher.notify(self.run.attempt_message())
+            if self.told_waiting is self.run:
+                watcher.notify(WAITING)
+
+    def tell_waiting(self) -> None:
+        """Tell the views, once, that the replica has ended while its gang goes on."""
+        if self.told_waiting is not self.run:
+            self.told_waiting = self.run
+            self.notify(WAITING)
 
     def unwatch(self, watcher: Watcher) -> None:
         """Forget a connection; after the last one the orphan grace runs."""

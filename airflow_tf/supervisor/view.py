@@ -28,6 +28,9 @@ POLL_SECONDS = 0.2
 RECORD_SECONDS = 2.0
 """How often at most a view says how far it has shown the output: a killed one repeats no more than that."""
 
+SIBLINGS_SECONDS = 15.0
+"""How long a view waits for the siblings of its replica: most end together."""
+
 _SWEEP_SECONDS = 10.0
 _ATTACH_TRIES = 10
 
@@ -53,6 +56,7 @@ class ReplicaView:
     :param position: up to where earlier views have shown their output.
     :param timeout_seconds: how long it may still be watched; then it is stopped.
     :param leaves: leave as soon as the program runs, for a trigger to go on watching.
+    :param holds_slot: leave when the replica has ended but its gang goes on: nobody waits for siblings in a slot.
     :param killed: set from a signal handler that has stopped the replica.
     :param detached: set from a signal handler when the replica must go on without this task.
     """
@@ -64,11 +68,13 @@ class ReplicaView:
     position: Position = (0, 0)
     timeout_seconds: float | None = None
     leaves: bool = False
+    holds_slot: bool = False
     killed: bool = False
     detached: bool = False
     _channel: Channel | None = None
     _tail: OutputTail = field(init=False)
     _has_begun: bool = False
+    _waiting_since: float | None = None
     _recorded_seconds: float = 0.0
     _token: str = ""
     _marks: list[ProcessMark] = field(default_factory=list)
@@ -127,7 +133,7 @@ class ReplicaView:
                     self._forward(ended=True)
                     return outcome
             self._forward()
-            if self.leaves and self._has_begun:
+            if self._may_leave():
                 return None
             if until is not None and time.monotonic() >= until:
                 self._stop_and_wait("its task's execution_timeout is over")
@@ -145,6 +151,13 @@ class ReplicaView:
                     f"its log is {self.client.folder / LOG_NAME}",
                     "The replica has been killed; the next try starts it again from its last checkpoint.",
                 )
+
+    def _may_leave(self) -> bool:
+        """Tell whether somebody else goes on watching, or nothing is to be seen for a while."""
+        if self.leaves and self._has_begun:
+            return True
+        since = self._waiting_since
+        return self.holds_slot and since is not None and time.monotonic() > since + SIBLINGS_SECONDS
 
     def _connect(self) -> Channel:
         """Attach; a supervisor that was just ending closes the connection unanswered: try again."""
@@ -164,6 +177,9 @@ class ReplicaView:
             self.observer.info(f"attached to the supervisor (pid {message['supervisor']})")
         elif kind == "attempt":
             self._begin_attempt(message)
+        elif kind == "waiting":
+            self._waiting_since = time.monotonic()
+            self.observer.info("the replica has ended; its gang goes on")
         elif kind == "restarting":
             self.observer.info(f"restart {message['restart']}: {message['outcome']['message']}")
         elif kind == "note":
@@ -183,7 +199,7 @@ class ReplicaView:
         self._token, self._marks = message["token"], []
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             self._marks.append(mark_of(message["pid"]))
-        self.attempts, self._has_begun = message["attempt"], True
+        self.attempts, self._has_begun, self._waiting_since = message["attempt"], True, None
 
     def _forward(self, *, ended: bool = False, record: bool = False) -> None:
         """Show what is new, and say up to where: from time to time, and when asked."""
