@@ -65,14 +65,14 @@ def _bound_socket(number: int) -> socket.socket:
     return held
 
 
-def hold_ports(count: int, *, source: random.Random | None = None) -> list[HeldPort]:
+def hold_ports(count: int) -> list[HeldPort]:
     """Hold ``count`` free ports outside the range from which the kernel gives ports to clients.
 
     :raises SupervisorLostError: if there are not so many.
     """
     low, high = (int(word) for word in _EPHEMERAL.read_text().split())
     candidates = [*range(_FIRST_PORT, min(low, _LAST_PORT)), *range(high + 1, _LAST_PORT + 1)]
-    (source or random.SystemRandom()).shuffle(candidates)
+    random.SystemRandom().shuffle(candidates)
     held: list[HeldPort] = []
     for number in candidates:
         if len(held) == count:
