@@ -123,11 +123,13 @@ class Gang:
         attach_fields = {"tries_left": 0, "orphan_grace_seconds": 30.0}
         attach_fields |= {name: fields.pop(name) for name in list(fields) if name in attach_fields}
         view_fields = {
-            name: fields.pop(name) for name in list(fields) if name in {"position", "timeout_seconds", "leaves"}
+            name: fields.pop(name)
+            for name in list(fields)
+            if name in {"position", "timeout_seconds", "leaves", "holds_slot"}
         }
         plan = Plan(**{name: fields.pop(name) for name in list(fields) if name in Plan.__dataclass_fields__})
         numbers = range(self.count) if plan.is_gang else [replica]
-        record = self.ledger.enter(self.key, replica, view)
+        record = self.ledger.enter(self.key, replica, view, together=plan.is_gang)
         members = self._members(numbers)
         defaults: dict[str, Any] = {"require_checkpoint": False, "kill_grace_seconds": 2.0}
         launches = tuple(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_tf.core.errors import ReplicaTimeoutError, ViewDetachedError
-from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.supervisor import view as module
 from tests.supervisor.harness import Gang, is_alive, wait_for
-
-pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 FOR_EVER = """\
 import os, time
@@ -21,8 +20,8 @@ time.sleep(600)
 
 
 @pytest.fixture
-def gang(settings: Settings, tmp_path: Path) -> Gang:
-    return Gang(settings, tmp_path)
+def gang(make_gang: Callable[..., Gang]) -> Gang:
+    return make_gang()
 
 
 def test_a_replica_whose_time_is_over_is_stopped(gang: Gang) -> None:
@@ -81,3 +80,37 @@ def test_that_a_user_marked_the_task_is_recorded_although_it_is_found_out_after_
     outcome = watch.end()
     assert (outcome.cause, outcome.message) == (ExitCause.MARKED, "its task was marked failed")
     wait_for(lambda: not is_alive(pid), "the replica's end")
+
+
+def test_nobody_waits_for_siblings_in_a_slot(
+    make_gang: Callable[..., Gang], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SIBLINGS_SECONDS", 0.2)
+    gate = tmp_path / "gate"
+    script = f"""\
+import json, os, pathlib, socket, time
+config = json.loads(os.environ["TF_CONFIG"])
+index = config["task"]["index"]
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(("0.0.0.0", int(config["cluster"]["worker"][index].rpartition(":")[2])))
+server.listen()
+time.sleep(1)
+while index == 1 and not pathlib.Path({str(gate)!r}).exists():
+    time.sleep(0.05)
+print("worker", index, "has ended")
+"""
+    gang = make_gang(count=2)
+    plan = {"strategy": "sync", "roles": {"worker": 2}}
+    first = gang.start(script, replica=0, holds_slot=True, **plan)
+    second = gang.start(script, replica=1, holds_slot=True, **plan)
+    assert first.thread is not None
+    first.thread.join(30)
+    assert (first.outcome, first.error) == (None, None)
+    assert first.lines == ["worker 0 has ended"]
+    assert first.infos[-1] == "the replica has ended; its gang goes on"
+    again = gang.start(script, replica=0, position=first.shown[-1], **plan)
+    wait_for(lambda: "the replica has ended; its gang goes on" in again.infos, "to be told so again")
+    gate.touch()
+    assert again.end().state is second.end().state is AttemptState.SUCCEEDED
+    assert again.lines == []
