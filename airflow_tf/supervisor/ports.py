@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import secrets
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -72,13 +72,13 @@ def hold_ports(count: int) -> list[HeldPort]:
     """
     low, high = (int(word) for word in _EPHEMERAL.read_text().split())
     candidates = [*range(_FIRST_PORT, min(low, _LAST_PORT)), *range(high + 1, _LAST_PORT + 1)]
-    random.SystemRandom().shuffle(candidates)
+    first = secrets.randbelow(len(candidates))  # two supervisors rarely try the same ones
     held: list[HeldPort] = []
-    for number in candidates:
-        if len(held) == count:
-            return held
+    for number in candidates[first:] + candidates[:first]:
         with contextlib.suppress(OSError):  # taken: the next one
             held.append(HeldPort(number))
+        if len(held) == count:
+            return held
     for port in held:
         port.release()
     raise SupervisorLostError(f"{count} free ports are not to be had", f"outside {low}-{high} all are taken")
