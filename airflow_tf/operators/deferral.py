@@ -23,9 +23,9 @@ from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.launching import LaunchingOperator
 from airflow_tf.supervisor.acquire import reclaim, this_host
 from airflow_tf.supervisor.client import has_supervisor, stop_replica
-from airflow_tf.supervisor.results import replica_folder
+from airflow_tf.supervisor.results import read_verdict, replica_folder
 from airflow_tf.supervisor.tail import OutputTail
-from airflow_tf.triggers.replica import SUPERSEDED, TIMED_OUT, ReplicaTrigger, Watched
+from airflow_tf.triggers.replica import TIMED_OUT, ReplicaTrigger, Watched
 
 AIRFLOW_MARGIN_SECONDS = 120.0
 """Airflow ends a deferral by itself so long after the execution timeout: where no triggerer runs."""
@@ -127,11 +127,11 @@ class DeferringOperator(LaunchingOperator):
             ledger = open_ledger(settings)
             key = run.gang(ledger.ledger_id)
             folder = run.folders(settings).gang(key)
-            if event == SUPERSEDED or not ledger.is_newest_view(key, self.replica, run.view):
+            if not ledger.is_newest_view(key, self.replica, run.view):
                 raise ViewDetachedError("a newer try of this task looks after the replica")
             if event == TIMED_OUT:
                 self._stop_for_timeout(ledger, key, folder, run)
-            record = self._settled(ledger, key, folder)
+            record = self._settled(context, ledger, key, folder)
             self._show_rest(ledger, key, folder, record, run)
             if event == TIMED_OUT:
                 raise self._timed_out()
@@ -141,15 +141,17 @@ class DeferringOperator(LaunchingOperator):
                 self._hand_over(run, key, folder, record, devices or [])
             raise self._lost(ledger, settings, folder)
 
-    def _settled(self, ledger: GangLedger, key: GangKey, folder: Path) -> ReplicaRecord:
+    def _settled(self, context: Context, ledger: GangLedger, key: GangKey, folder: Path) -> ReplicaRecord:
         """Return the replica's record; of one that may just be started again, when that has happened or not."""
-        record = ledger.replicas(key)[self.replica]
-        outcome, until = record.outcome, time.monotonic() + RESTART_SECONDS
-        while outcome is not None and outcome.cause.may_restart and has_supervisor(folder) and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+        is_gang = self._plan(context).is_gang
+        until = time.monotonic() + RESTART_SECONDS
+        while True:
             record = ledger.replicas(key)[self.replica]
             outcome = record.outcome
-        return record
+            is_open = outcome is not None and (outcome.cause.may_restart or (is_gang and read_verdict(folder) is None))
+            if not is_open or not has_supervisor(folder) or time.monotonic() > until:
+                return record
+            time.sleep(LOOK_SECONDS)
 
     def _stop_for_timeout(self, ledger: GangLedger, key: GangKey, folder: Path, run: TaskRun) -> None:
         """Stop what still runs although its time is over, and wait for its end."""

@@ -73,7 +73,7 @@ class OutputTail:
     """
 
     def __init__(self, folder: Path, emit: Callable[[str], None], position: Position = (0, 0)) -> None:
-        self._folder, self._emit = folder, emit
+        self.folder, self._emit = folder, emit
         self._attempt, offset = position
         self._tail = self._open(offset)
 
@@ -85,7 +85,7 @@ class OutputTail:
     @property
     def path(self) -> Path:
         """The file that is followed."""
-        return self._folder / f"attempt-{self._attempt}" / OUTPUT_FILE
+        return self.folder / f"attempt-{self._attempt}" / OUTPUT_FILE
 
     def forward(self, attempt: int, *, final: bool = False, limit_bytes: int | None = None) -> None:
         """Emit what is new up to ``attempt``; attempts before it have ended. ``final``: it has ended as well."""

@@ -195,7 +195,11 @@ class ReplicaView:
     def _begin_attempt(self, message: dict[str, Any]) -> None:
         """Follow the output of an attempt; remember how to find its processes should the supervisor die."""
         self._forward()
-        self.observer.info(f"attempt {message['attempt']}, pid {message['pid']}, folder {Path(message['folder'])}")
+        folder = Path(message["folder"])
+        if folder.parent != self._tail.folder:  # a sibling was cleared: the gang began a new generation
+            self._forward(ended=True, record=True)
+            self._tail = OutputTail(folder.parent, self.observer.output)
+        self.observer.info(f"attempt {message['attempt']}, pid {message['pid']}, folder {folder}")
         self._token, self._marks = message["token"], []
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             self._marks.append(mark_of(message["pid"]))

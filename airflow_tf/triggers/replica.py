@@ -26,7 +26,7 @@ FORWARD_BYTES = 2 * 2**20
 
 ENDED = "ended"
 LOST = "its supervisor is gone"
-SUPERSEDED = "a newer try looks after it"
+SUPERSEDED = "a newer try, or a new generation, has taken over"
 TIMED_OUT = "execution timeout"
 
 
@@ -101,7 +101,7 @@ class ReplicaTrigger(BaseTrigger):
         return self._is_here and not has_supervisor(Path(self.watched.folder))
 
     def _renew(self, ledger: GangLedger) -> ReplicaRecord | None:
-        """Say that somebody looks after the replica, and how far its output was shown; None if that is a newer try."""
+        """Say that somebody looks after the replica, and how far its output was shown; None if it was taken over."""
         watched = self.watched
         position = self._tail.position if self._tail is not None else None
         if not ledger.renew_view(watched.gang, watched.replica, watched.view, position):

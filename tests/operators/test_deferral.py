@@ -120,11 +120,14 @@ def test_a_lost_supervisor_may_be_retried_and_its_devices_are_freed(running: Run
 
 
 def test_a_newer_try_is_left_alone(running: Running) -> None:
-    with pytest.raises(AirflowException, match="a newer try"):
-        resume(SUPERSEDED)
     running.ledger.enter(running.key, 0, View("ti-2", 2, 1))
     with pytest.raises(AirflowException, match="a newer try"):
-        resume(ENDED)
+        resume(SUPERSEDED)
+
+
+def test_a_new_generation_of_the_gang_is_waited_for(running: Running) -> None:
+    with pytest.raises(TaskDeferred):
+        resume(SUPERSEDED)
 
 
 def test_the_execution_timeout_is_named(running: Running, output: list[str]) -> None:
