@@ -75,6 +75,7 @@ class Plan:
     :param at_least: how many must, under that policy.
     :param restarts: how often a supervisor starts again what died, within one try of the tasks.
     :param start_timeout_seconds: time within which every member of a gang must have joined it.
+    :param progress_timeout_seconds: longest time without progress; None: never ended for it.
     """
 
     strategy: str = "independent"
@@ -83,6 +84,7 @@ class Plan:
     at_least: int = 0
     restarts: int = 0
     start_timeout_seconds: float = 300.0
+    progress_timeout_seconds: float | None = None
 
     @property
     def is_gang(self) -> bool:
@@ -95,8 +97,9 @@ class ReplicaLaunch:
     """One attempt of one replica. The operator fills the first block, the supervisor the second.
 
     ``entrypoint`` is the absolute path of a script or ``module:function`` (found from ``code_folder``); ``inputs``
-    maps names to staged folders; ``session_config`` is validated proto JSON; ``memory_bytes`` is the memory of the
-    replica's smallest device, None where it is not reported.
+    maps names to staged folders; ``session_config`` is validated proto JSON; ``memory_limit_bytes`` is for the host's
+    memory; ``memory_bytes`` is the memory of the replica's smallest device, None where it is not reported; ``cgroup``
+    is the folder of the cgroup that the replica enters, empty for none.
     """
 
     replica: int
@@ -110,6 +113,7 @@ class ReplicaLaunch:
     api: str = "auto"
     require_checkpoint: bool = True
     kill_grace_seconds: float = 30.0
+    memory_limit_bytes: int | None = None
 
     generation: int = 1
     attempt: int = 0
@@ -119,6 +123,7 @@ class ReplicaLaunch:
     resume_from: str | None = None
     visible_devices: str = "-1"
     memory_bytes: int | None = None
+    cgroup: str = ""
     seed: int = 0
 
     def for_attempt(self, **changes: Any) -> ReplicaLaunch:

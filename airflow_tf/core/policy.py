@@ -33,15 +33,6 @@ def orphan_grace_seconds(
     return heartbeat_timeout_seconds + detection_seconds + retry_delay_seconds + ORPHAN_MARGIN_SECONDS
 
 
-MARKED_REASON = "its task was "
-"""How the reason of a stop begins that a user asked for by marking or clearing a task: the ledger carries words only."""
-
-
-def stop_cause(reason: str) -> ExitCause:
-    """Return what a stop that was asked for in the ledger is recorded as."""
-    return ExitCause.MARKED if reason.startswith(MARKED_REASON) else ExitCause.STOPPED
-
-
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What is known when a replica's process has ended.
@@ -104,7 +95,8 @@ _NO_CHECKPOINT = (
 def may_restart(outcome: Outcome, *, restarts_used: int, restarts: int) -> bool:
     """Tell whether the supervisor starts the replica again within the same task try."""
     failed = outcome.state in {AttemptState.FAILED, AttemptState.LOST}
-    return failed and outcome.cause.may_restart and restarts_used < restarts
+    curable = outcome.cause.may_restart and not outcome.cause.needs_other_device
+    return failed and curable and restarts_used < restarts
 
 
 def is_final(outcome: Outcome | None, *, tries_left: int) -> bool:

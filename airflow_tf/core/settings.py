@@ -20,6 +20,9 @@ class Settings:
     :param static_devices: devices declared in the configuration (kind ``static``).
     :param cache_bytes: budget of the staging cache.
     :param reservation_seconds: life of a reservation that no supervisor has confirmed or renewed.
+    :param retention_seconds: how long after their last use run folders and rows of the ledger are kept.
+    :param output_bytes: disk that the output of one attempt may take; what is older is compressed, then dropped.
+    :param own_scope: ``auto`` starts a supervisor outside the systemd service that would end it, ``off`` does not.
     """
 
     home: Path
@@ -29,6 +32,9 @@ class Settings:
     static_devices: tuple[Device, ...] = ()
     cache_bytes: int = 100 * 2**30
     reservation_seconds: float = 300.0
+    retention_seconds: float = 30 * 86400.0
+    output_bytes: int = 2**30
+    own_scope: str = "auto"
 
     @property
     def cache_dir(self) -> Path:

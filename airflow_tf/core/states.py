@@ -61,6 +61,11 @@ class ExitCause(StrEnum):
         """Tell whether another attempt may end otherwise."""
         return self not in _FINAL_CAUSES
 
+    @property
+    def needs_other_device(self) -> bool:
+        """Tell whether another attempt must not have the same devices: the task's next try reserves anew."""
+        return self is ExitCause.DEVICE_LOST
+
 
 MARKED_REASON = "its task was "
 """How the reason of a stop begins that a user asked for by marking or clearing a task."""

@@ -31,6 +31,12 @@ INVISIBLE_BYTES = 256 * 2**20
 EXCLUSIVE_INVISIBLE_BYTES = 32 * 2**20
 """The same in exclusive compute mode, where one small context keeps everybody else out."""
 
+LOST = "lost"
+"""How the reason of a device begins that is gone for every process."""
+
+UNSEEN = "a process that cannot be seen from here"
+"""In the reason of a device: who uses its memory if nobody can be named."""
+
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 """A folder for each GPU that the driver has found on the bus."""
 
@@ -139,7 +145,7 @@ def _memory_of_strangers(facts: Facts, sharers: Collection[int]) -> str:
     if used_bytes <= (EXCLUSIVE_INVISIBLE_BYTES if is_exclusive else INVISIBLE_BYTES):
         return ""
     graphics = [(pid, used) for pid, used in facts.graphics if used and pid not in sharers]
-    who = f"graphics of {_describe(graphics)}" if graphics else "a process that cannot be seen from here"
+    who = f"graphics of {_describe(graphics)}" if graphics else UNSEEN
     mode = ", and its compute mode is exclusive" if is_exclusive else ""
     return f"{format_bytes(used_bytes)} of its memory are used by {who}{mode}"
 
@@ -148,7 +154,7 @@ def _damages(facts: Facts) -> Iterator[str]:
     """Yield the reasons for which a device needs its administrator."""
     bus = f" (bus {facts.bus_id})" if facts.bus_id else ""
     if facts.lost:
-        yield f"lost{bus}: {facts.lost[0]}"
+        yield f"{LOST}{bus}: {facts.lost[0]}"
     if facts.has_no_slices:
         yield "MIG is enabled on it, but it has no slice"
     if facts.uncorrected_errors:

@@ -11,10 +11,13 @@ from airflow.configuration import AIRFLOW_HOME, conf
 from airflow_tf.core.devices import Device
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.units import parse_bytes, parse_seconds
+from airflow_tf.core.units import format_bytes, parse_bytes, parse_seconds
 
 SECTION = "airflow_tf"
+DAY_SECONDS = 86400.0
 DEFAULT_LOCK_DIR = "/run/lock/airflow_tf"
+OWN_SCOPES = ("auto", "off")
+_LEAST_OUTPUT_BYTES = 2**20
 
 
 def load_settings() -> Settings:
@@ -32,7 +35,24 @@ def load_settings() -> Settings:
         static_devices=_static_devices(conf.get(SECTION, "static_devices", fallback="")),
         cache_bytes=parse_bytes(conf.get(SECTION, "cache_bytes", fallback="") or "100GiB"),
         reservation_seconds=parse_seconds(conf.get(SECTION, "reservation_seconds", fallback="") or 300),
+        retention_seconds=float(conf.get(SECTION, "retention_days", fallback="") or 30) * DAY_SECONDS,
+        output_bytes=_output_bytes(conf.get(SECTION, "output_bytes", fallback="") or "1GiB"),
+        own_scope=_own_scope(conf.get(SECTION, "own_scope", fallback="") or "auto"),
     )
+
+
+def _output_bytes(text: str) -> int:
+    count = parse_bytes(text)
+    if count < _LEAST_OUTPUT_BYTES:
+        least = format_bytes(_LEAST_OUTPUT_BYTES)
+        raise DeclarationError(f"[{SECTION}] output_bytes is {text}", todo=f"Allow at least {least} for an output.")
+    return count
+
+
+def _own_scope(text: str) -> str:
+    if text not in OWN_SCOPES:
+        raise DeclarationError(f"[{SECTION}] own_scope is {text!r}", todo=f"Use one of: {', '.join(OWN_SCOPES)}.")
+    return text
 
 
 def _static_devices(text: str) -> tuple[Device, ...]:

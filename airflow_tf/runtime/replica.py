@@ -57,6 +57,7 @@ def run(launch: ReplicaLaunch) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(launch.seed % 2**32)
     try:
+        _enter_cgroup(launch.cgroup)
         _prepare(launch)
         _check_entrypoint(launch)
     except AirflowTfError as error:
@@ -91,6 +92,15 @@ def _exit_code(error: SystemExit) -> int:
         return (error.code or 0) & 0xFF
     sys.stderr.write(f"{error.code}\n")
     return 1
+
+
+def _enter_cgroup(folder: str) -> None:
+    """Enter the cgroup that limits this process and what it starts."""
+    if folder:
+        try:
+            Path(folder, "cgroup.procs").write_text("0")
+        except OSError as error:
+            raise DeclarationError("train.memory_limit cannot be enforced", f"{folder}: {error.strerror}") from error
 
 
 def _prepare(launch: ReplicaLaunch) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from airflow_tf.core.causes import NO_EVIDENCE, Evidence
 from airflow_tf.core.checkpoint.completeness import latest_complete
 from airflow_tf.core.errors import AirflowTfError, CheckpointError, SupervisorLostError
 from airflow_tf.core.launch import ReplicaLaunch
@@ -17,6 +18,7 @@ from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import Ending, judge
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.supervisor import results
+from airflow_tf.supervisor.cgroup import MemoryGroup, parent_for_limits
 from airflow_tf.supervisor.processes import ReplicaProcess
 from airflow_tf.supervisor.sweep import ProcessMark, kill_tree, mark_of
 
@@ -74,16 +76,27 @@ Watchdog = Callable[[Attempt], Awaitable[Alarm]]
 class ReplicaRun:
     """One process of one replica: start, end, judgement.
 
-    ``failure`` is why it could not be started or resumed; ``survivors`` are pids that outlived SIGKILL.
+    ``failure`` is why it could not be started or resumed; ``survivors`` are pids that outlived SIGKILL; ``leftover``
+    is what of its devices is still in use although nothing of it lives.
+
+    :param testify: what the host knows of a failure of it; may block.
     """
 
-    def __init__(self, launch: ReplicaLaunch) -> None:
+    def __init__(self, launch: ReplicaLaunch, testify: Callable[[ReplicaRun], Evidence]) -> None:
         self.launch = launch
+        self._testify = testify
         self.folder = Path(launch.folder)
         self.process: ReplicaProcess | None = None
         self.marks: list[ProcessMark] = []
         self.failure: AirflowTfError | None = None
         self.survivors: list[int] = []
+        self.leftover = ""
+        self.group: MemoryGroup | None = None
+
+    @property
+    def keeps_device(self) -> bool:
+        """Tell whether its devices cannot be given to others, whatever the reservation says."""
+        return bool(self.survivors or self.leftover)
 
     @property
     def has_ended(self) -> bool:
@@ -125,6 +138,7 @@ class ReplicaRun:
                 ready.cancel()
                 raise SupervisorLostError("the training interpreter is not ready", f"waited {timeout_seconds:.0f} s")
             ready.result()
+            await asyncio.to_thread(self._limit)
             self.launch.write(self.folder / "launch.json")
             self.process = await starter.start_process(self.launch, self.folder / "launch.json")
         except AirflowTfError as error:
@@ -134,6 +148,16 @@ class ReplicaRun:
             self.marks.append(mark_of(self.process.pid))
         except ProcessLookupError:
             log.info("replica %s ended at once", self.launch.replica)
+
+    def _limit(self) -> None:
+        """Make the cgroup that the process will enter, where its memory is limited.
+
+        :raises DeclarationError: if that is not possible here.
+        """
+        if self.launch.memory_limit_bytes is not None:
+            name = f"airflow_tf-{self.launch.token}"
+            self.group = MemoryGroup.create(parent_for_limits(), name, self.launch.memory_limit_bytes)
+            self.launch = self.launch.for_attempt(cgroup=str(self.group.path))
 
     async def end(self, grace_seconds: float, hurry: asyncio.Event) -> None:
         """End the whole tree: SIGTERM to its main process, grace (until ``hurry``), SIGKILL to whatever is left."""
@@ -146,12 +170,16 @@ class ReplicaRun:
             hurried.cancel()
             if not process.status.done():
                 log.info("replica %s went on after SIGTERM for up to %.0f s", self.launch.replica, grace_seconds)
+        if self.group is not None:
+            self.group.kill()
         self.survivors = await asyncio.to_thread(
             kill_tree, self.launch.token, self.marks, deadline_seconds=KILL_DEADLINE_SECONDS
         )
         if process is not None:
             await asyncio.wait({process.status}, timeout=0 if self.survivors else KILL_DEADLINE_SECONDS)
             process.close()
+        if self.group is not None:
+            self.group.remove()
 
     def judge(self, stop: StopOrder | None) -> Outcome:
         """Say how this replica ended, looked at alone; reads its folder."""
@@ -166,10 +194,10 @@ class ReplicaRun:
             lost = isinstance(self.failure, SupervisorLostError)
             cause = ExitCause.INFRASTRUCTURE if lost else ExitCause.CONFIG_REFUSED
             return Outcome(AttemptState.LOST if lost else AttemptState.FAILED, cause, str(self.failure))
-        ended = self.process is not None and self.process.status.done()
+        status = self.process.status.result() if self.process is not None and self.process.status.done() else None
         return judge(
             Ending(
-                wait_status=self.process.status.result() if ended and self.process is not None else None,
+                wait_status=status,
                 stop_reason=stop.reason if stop is not None else None,
                 stop_cause=stop.cause if stop is not None else ExitCause.STOPPED,
                 checkpoint=latest_complete(Path(self.launch.checkpoint_folder)).prefix,
@@ -177,6 +205,7 @@ class ReplicaRun:
                 output=results.output_end(self.folder),
                 refusal=results.read_refusal(self.folder),
                 steps=results.read_metrics(self.folder),
+                evidence=self._testify(self) if status and stop is None else NO_EVIDENCE,
             )
         )
 

@@ -21,8 +21,10 @@ from airflow_tf.core.states import ExitCause
 from airflow_tf.supervisor.processes import base_environment
 from airflow_tf.supervisor.protocol import LOCK_NAME, LOG_NAME, SOCKET_NAME
 from airflow_tf.supervisor.results import file_tail
+from airflow_tf.supervisor.scope import in_scope
 
 CONNECT_DEADLINE_SECONDS = 30.0
+_SUPERVISOR = (sys.executable, "-m", "airflow_tf.supervisor")
 _RETRY_SECONDS = 0.05
 _STOP_TIMEOUT_SECONDS = 1.0
 
@@ -106,7 +108,7 @@ class GangClient:
                 return
             with (self.folder / LOG_NAME).open("ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "airflow_tf.supervisor", str(lock)],
+                    in_scope(self._launch.settings["own_scope"], [*_SUPERVISOR, str(lock)]),
                     env=base_environment() | {"AIRFLOW_TF_RUN_FOLDER": str(self.folder)},
                     cwd="/",
                     stdin=subprocess.PIPE,

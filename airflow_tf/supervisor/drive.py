@@ -9,9 +9,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from airflow_tf.core.causes import Evidence
 from airflow_tf.core.devices import Member
 from airflow_tf.core.errors import AirflowTfError, SupervisorLostError, to_payload
 from airflow_tf.core.identity import View, digest, make_token
@@ -41,8 +44,20 @@ class Host(Starter, Protocol):
         """Confirm the members in the ledger and take their devices' locks, all or none."""
         ...
 
-    async def free(self, member: Member, *, quarantined: bool) -> None:
-        """Drop the locks and release the member in the ledger, unless it is quarantined."""
+    async def free(self, member: Member, stuck: ReplicaRun | None) -> None:
+        """Release the member in the ledger and drop its locks; ``stuck`` is what keeps its devices nevertheless."""
+        ...
+
+    def testify(self, run: ReplicaRun, member: Member) -> Evidence:
+        """Say what this host knows of a replica's failure; blocks."""
+        ...
+
+    def memory_left(self, member: Member) -> str:
+        """Wait until the memory of the member's devices is free; say what is not; blocks."""
+        ...
+
+    def watchdogs(self, plan: Plan, members: Mapping[int, Member]) -> Sequence[Watchdog]:
+        """Return what watches an attempt on these devices."""
         ...
 
     async def record_start(self, seat: Seat, member: Member, token: str) -> int:
@@ -70,7 +85,7 @@ class Drive:
         self._launches: dict[int, ReplicaLaunch] = {launch.replica: launch for launch in request.launches}
         self._members: dict[int, Member] = {member.replica: member for member in request.members}
         self._gang_folder = gang_folder
-        self._watchdogs: Sequence[Watchdog] = ()
+        self._watchdogs = host.watchdogs(self._plan, self._members)
         self._stop: StopOrder | None = None
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -147,7 +162,7 @@ class Drive:
             self.notify({"type": "refused", "error": to_payload(error)})
             return
         try:
-            survivors = await self._attempts()
+            await self._attempts()
         except Exception as error:  # whatever it is, a view must not wait for ever
             log.exception("%s", self._label)
             lost = SupervisorLostError(
@@ -159,34 +174,35 @@ class Drive:
             runs = {number: seat.run for number, seat in self.seats.items() if seat.run is not None}
             self._hurry.set()
             await asyncio.gather(*(run.end(0, self._hurry) for run in runs.values()))
-            await self._free({number: run.survivors for number, run in runs.items()})
+            await self._free()
         else:
-            await self._free(survivors)
+            await self._free()
             for seat in self.seats.values():
                 if seat.outcome is not None and not self._gives_way:
                     seat.notify({"type": "result", "outcome": seat.outcome.to_json()})
 
-    async def _free(self, survivors: Mapping[int, Sequence[int]]) -> None:
+    async def _free(self) -> None:
         for number, member in self._members.items():
-            await self._host.free(member, quarantined=bool(survivors.get(number)))
+            run = self.seats[number].run
+            await self._host.free(member, run if run is not None and run.keeps_device else None)
 
-    async def _attempts(self) -> dict[int, list[int]]:
-        """Run attempts within the budget; return the pids that survived SIGKILL, by replica number."""
+    async def _attempts(self) -> None:
+        """Run attempts within the budget."""
         restarts_used = 0
         await asyncio.to_thread(results.remove_verdict, self._gang_folder)
         while True:
-            verdict, survivors = await self._attempt()
+            verdict, is_stuck = await self._attempt()
             again = may_restart(verdict.root, restarts_used=restarts_used, restarts=self._plan.restarts)
-            if any(survivors.values()) or self._stop or not again:
+            if is_stuck or self._stop or not again:
                 self.verdict = results.GangVerdict(self.generation, self._newest_try, verdict.root)
                 if self._plan.is_gang:
                     await asyncio.to_thread(results.write_verdict, self._gang_folder, self.verdict)
-                return survivors
+                return
             restarts_used += 1
             self.notify({"type": "restarting", "outcome": verdict.root.to_json(), "restart": restarts_used})
 
-    async def _attempt(self) -> tuple[Verdict, dict[int, list[int]]]:
-        """Run one attempt to its durable end."""
+    async def _attempt(self) -> tuple[Verdict, bool]:
+        """Run one attempt to its durable end; tell whether it left what keeps a device."""
         runs = await self._prepare()
         try:
             await self._start(runs)
@@ -203,7 +219,7 @@ class Drive:
             await self._host.record_end(run.launch, outcome)
             self.seats[number].outcome = outcome
             log.info("replica %s attempt %s: %s %s", number, run.launch.attempt, outcome.state, outcome.message)
-        return verdict, {number: run.survivors for number, run in runs.items()}
+        return verdict, any(run.keeps_device for run in runs.values())
 
     async def _prepare(self) -> dict[int, ReplicaRun]:
         """Record a new attempt of every replica, and make its folders."""
@@ -212,7 +228,8 @@ class Drive:
             member = self._members[number]
             token = make_token(self._host.installation, member.fence, number, seat.tokens)
             attempt = await self._host.record_start(seat, member, token)
-            seat.run = ReplicaRun(self._complete(self._launches[number], member, attempt, token))
+            launch = self._complete(self._launches[number], member, attempt, token)
+            seat.run = ReplicaRun(launch, partial(self._host.testify, member=member))
         return {number: seat.run for number, seat in self.seats.items() if seat.run is not None}
 
     def _complete(self, launch: ReplicaLaunch, member: Member, attempt: int, token: str) -> ReplicaLaunch:
@@ -272,6 +289,8 @@ class Drive:
                 alarm = next((alarm.result() for alarm in alarms if alarm.done()), None)
                 if self._stopping.is_set() or alarm is not None or next_step(self._plan, ended) is not Step.GO_ON:
                     return ended, alarm
+                for number in ended:
+                    self.seats[number].tell_waiting()
                 pending = {run.process.status for run in runs.values() if run.process and not run.has_ended}
                 waited: set[asyncio.Future[Any]] = {*pending, *alarms, stopping}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -286,6 +305,9 @@ class Drive:
         await asyncio.gather(
             *(run.end(min(run.launch.kill_grace_seconds, for_rest), self._hurry) for run in runs.values())
         )
+        for number, run in runs.items():
+            if run.process is not None:
+                run.leftover = await asyncio.to_thread(self._host.memory_left, self._members[number])
 
     def _judge(self, run: ReplicaRun, stop: StopOrder | None) -> Outcome:
         outcome = run.judge(stop)
@@ -296,7 +318,7 @@ class Drive:
         by_number: dict[int, Ended] = {}
         for number, run in runs.items():
             by_us = number not in ended or bool(run.survivors)
-            outcome = run.judge(self._stop) if by_us else ended[number]
+            outcome = _with_leftover(run.judge(self._stop) if by_us else ended[number], run.leftover)
             by_number[number] = Ended(outcome, run.died_at, by_us=by_us)
         order = self._stop
         return settle(
@@ -305,3 +327,11 @@ class Drive:
             stop=None if order is None else Outcome(AttemptState.STOPPED, order.cause, order.reason),
             alarm=None if alarm is None else (alarm.replica, Outcome(AttemptState.FAILED, alarm.cause, alarm.message)),
         )
+
+
+def _with_leftover(outcome: Outcome, leftover: str) -> Outcome:
+    """Say what a replica left on its devices; a success stays one, for its result is durable."""
+    if not leftover or outcome.state is AttemptState.SUCCEEDED:
+        return outcome
+    text = f"{outcome.message}\nIts devices stay locked: its processes are gone, but {leftover}"
+    return replace(outcome, message=text)

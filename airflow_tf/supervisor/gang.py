@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 import psutil
 import tenacity
 
+from airflow_tf.core.causes import Evidence
 from airflow_tf.core.devices import Member
 from airflow_tf.core.errors import AirflowTfError, LedgerError, LedgerUnavailableError
 from airflow_tf.core.identity import GangKey, View
-from airflow_tf.core.launch import GangLaunch, ReplicaLaunch
+from airflow_tf.core.launch import GangLaunch, Plan, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Orders, Outcome
 from airflow_tf.core.policy import LINGER_SECONDS
 from airflow_tf.core.settings import Settings
@@ -28,10 +29,13 @@ from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.acquire import take_devices
-from airflow_tf.supervisor.attempt import StopOrder
+from airflow_tf.supervisor.attempt import ReplicaRun, StopOrder, Watchdog
 from airflow_tf.supervisor.drive import Drive
+from airflow_tf.supervisor.health import Caretaker, DeviceWatch, gpu_look, holds_gpus, wait_memory_gone
 from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, spawn
+from airflow_tf.supervisor.progress import ProgressWatch
 from airflow_tf.supervisor.protocol import MAX_LINE_BYTES, Connection, attach_from_json
+from airflow_tf.supervisor.quarantine import Quarantine
 from airflow_tf.supervisor.seat import Seat
 
 log = logging.getLogger(__name__)
@@ -62,6 +66,9 @@ class GangSupervisor:
         self._ledger: GangLedger | None = None
         self._changed = asyncio.Event()
         self._ending = False
+        self._look = gpu_look(self._settings)
+        self._caretaker = Caretaker(self._settings)
+        self._quarantine = Quarantine(self._look)
 
     async def run(self) -> None:
         """Serve until nothing runs and nothing more is to be expected."""
@@ -71,10 +78,11 @@ class GangSupervisor:
         if self._zygote is not None:
             await self._connect_zygote(self._zygote)
         server = await asyncio.start_unix_server(self._serve, sock=self._listener, limit=MAX_LINE_BYTES)
-        renewing = asyncio.create_task(self._renew_for_ever())
+        background = [asyncio.create_task(self._renew_for_ever()), asyncio.create_task(self._care_for_ever())]
         await self._until_done()
         server.close()
-        renewing.cancel()
+        for task in background:
+            task.cancel()
         if self._zygote is not None:
             await self._zygote.close()
         self._ledger_thread.shutdown()
@@ -91,8 +99,7 @@ class GangSupervisor:
                 drive.stop_if_orphaned()
             now = asyncio.get_running_loop().time()
             running = any(seat.is_running for seat in self._seats.values())
-            quarantined = bool(self._locks) and not running  # the locks of what would not die
-            if self._connections or running or (quarantined and not self._ending):
+            if self._connections or running or (self._quarantine and not self._ending):
                 idle_since = now
                 continue
             complete = len(self._seats) >= self._launch.count and all(seat.is_final for seat in self._seats.values())
@@ -103,7 +110,7 @@ class GangSupervisor:
         """End everything with its grace: the host shuts down, or somebody sent SIGTERM."""
         self._ending = True
         for drive in self._drives():
-            drive.stop(StopOrder("its supervisor was asked to end"))
+            drive.stop(StopOrder("its supervisor was asked to end", ExitCause.PREEMPTED))
         self._changed.set()
 
     def _drives(self) -> set[Drive]:
@@ -189,17 +196,36 @@ class GangSupervisor:
                 self._locks[member.replica] = await asyncio.to_thread(take_devices, member, self._settings)
         except AirflowTfError:
             for member in taken:
-                await self.free(member, quarantined=False)
+                await self.free(member, None)
             raise
 
-    async def free(self, member: Member, *, quarantined: bool) -> None:
-        """Drop the locks and release the member; a quarantined device stays locked and confirmed."""
-        if quarantined:
-            return
-        for lock in self._locks.pop(member.replica, []):
+    async def free(self, member: Member, stuck: ReplicaRun | None) -> None:
+        """Drop the locks and release the member; devices with something stuck on them stay locked."""
+        locks = self._locks.pop(member.replica, [])
+        if stuck is not None:
+            self._quarantine.keep(member, locks, stuck)
+            locks = []
+        for lock in locks:
             lock.write_token("")  # swept: whoever comes next has nothing to look for
             lock.release()
         await self._insist(lambda ledger: ledger.release(member))
+
+    def testify(self, run: ReplicaRun, member: Member) -> Evidence:
+        """Say what this host knows of a replica's failure."""
+        return self._caretaker.testify(run, member)
+
+    def memory_left(self, member: Member) -> str:
+        """Wait until the memory of the member's devices is free; say what is not."""
+        return wait_memory_gone(member, self._look)
+
+    def watchdogs(self, plan: Plan, members: Mapping[int, Member]) -> Sequence[Watchdog]:
+        """Return what watches an attempt on these devices."""
+        found: list[Watchdog] = []
+        if plan.progress_timeout_seconds is not None:
+            found.append(ProgressWatch(plan.progress_timeout_seconds))
+        if any(holds_gpus(member) for member in members.values()):
+            found.append(DeviceWatch(members, self._look))
+        return found
 
     async def record_start(self, seat: Seat, member: Member, token: str) -> int:
         """Write the token into the locks, record the attempt, return its number."""
@@ -291,6 +317,18 @@ class GangSupervisor:
             log.warning("%s", text)
             for seat in self._seats.values():
                 seat.notify({"type": "note", "text": text})
+
+    async def _care_for_ever(self) -> None:
+        """Bound the outputs, note stragglers and OOM kills, and look after quarantined devices, every second."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            found = {number: seat.run for number, seat in self._seats.items() if seat.run is not None}
+            runs = {number: run for number, run in found.items() if run.process is not None and not run.has_ended}
+            try:
+                await asyncio.to_thread(self._caretaker.look, runs)
+                await asyncio.to_thread(self._quarantine.recheck)
+            except OSError as error:  # a full disk, for instance
+                log.warning("looking after the replicas: %s", error)
 
     async def _renew_for_ever(self) -> None:
         """Heartbeat: keep unconfirmed siblings reserved, record steps, learn of a cancel."""

@@ -23,7 +23,7 @@ from airflow_tf.runtime.process import PARENT_VARIABLE, placeholder_environment
 from airflow_tf.supervisor.results import OUTPUT_FILE, file_tail
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
-_INHERITED_PREFIXES = ("LC_", "AIRFLOW_TF_HOME")
+_INHERITED_PREFIXES = ("LC_", "AIRFLOW_TF_HOME", "AIRFLOW_TF_NVML_")
 _BOOTSTRAP = Path(airflow_tf.__file__).parent / "runtime" / "bootstrap.py"
 
 

@@ -15,8 +15,7 @@ from airflow_tf.core.errors import DeclarationError
 
 log = logging.getLogger(__name__)
 
-AUTO, OFF = "auto", "off"
-CHOICES = (AUTO, OFF)
+OFF = "off"
 TRY_SECONDS = 10.0
 _MEMBERSHIP = Path("/proc/self/cgroup")
 

@@ -182,7 +182,7 @@ def test_a_supervisor_asked_to_end_stops_its_replicas_with_grace(gang: Gang) -> 
     watch = gang.start(SLEEP)
     watch.line("pid ")
     kill(gang.supervisor_pid(), signal.SIGTERM)
-    assert watch.end().cause is ExitCause.STOPPED
+    assert watch.end().cause is ExitCause.PREEMPTED
 
 
 def test_the_supervisor_ends_at_once_when_every_replica_is_final(make_gang: Callable[..., Gang]) -> None:

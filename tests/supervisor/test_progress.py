@@ -1,0 +1,189 @@
+"""Replicas that do not get on: what counts as progress, who is blamed, and what is left in their output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.supervisor import stacks
+from airflow_tf.supervisor.progress import NoProgress, Signs, Stragglers
+from airflow_tf.supervisor.stacks import Target, show_stacks
+from tests.supervisor.harness import Gang, kill, wait_for
+
+REPORT = (
+    "import json, os, time\n"
+    "def report(step):\n"
+    "    with open(os.environ['AIRFLOW_TF_METRICS_FILE'], 'a') as file: file.write(json.dumps({'step': step}) + '\\n')\n"
+)
+
+
+def idle_after(looks: list[dict[int, Signs]], timeout: float = 3.0) -> list[int | None]:
+    """Look once a second; return who was found to hang at each look."""
+    decision = NoProgress(timeout, longest_look_seconds=1.0)
+    stalls = [decision.look(signs, float(now)) for now, signs in enumerate(looks)]
+    return [None if stall is None else stall.replica for stall in stalls]
+
+
+def alone(*signs: Signs) -> list[dict[int, Signs]]:
+    return [{0: sign} for sign in signs]
+
+
+@pytest.mark.parametrize(
+    ("looks", "hangs"),
+    [
+        (alone(*[Signs(step=7)] * 4), [None, None, None, 0]),
+        (alone(Signs(step=1), Signs(step=1), Signs(step=2), Signs(step=2), Signs(step=2)), [None] * 5),
+        # a checkpoint that is being written is progress
+        (alone(*[Signs(step=7, checkpoint_ns=n) for n in range(5)]), [None] * 5),
+        # output is progress only of a program that reports no steps
+        (alone(*[Signs(output_bytes=n) for n in range(5)]), [None] * 5),
+        (alone(*[Signs(step=7, output_bytes=n) for n in range(4)]), [None, None, None, 0]),
+        (alone(*[Signs()] * 4), [None, None, None, 0]),
+        # a resumed program may begin at a smaller step
+        (alone(Signs(step=9), Signs(step=9), Signs(step=3), Signs(step=3), Signs(step=3)), [None] * 5),
+    ],
+)
+def test_progress_of_one(looks: list[dict[int, Signs]], hangs: list[int | None]) -> None:
+    assert idle_after(looks) == hangs
+
+
+def test_a_member_that_reports_nothing_is_not_blamed_while_others_get_on() -> None:
+    looks = [{0: Signs(step=n), 1: Signs(), 2: Signs(step=n)} for n in range(6)]
+    assert idle_after(looks) == [None] * 6
+
+
+def test_the_member_that_stood_still_first_is_blamed() -> None:
+    looks = [{0: Signs(step=min(n, 2)), 1: Signs(step=0)} for n in range(5)]
+    assert idle_after(looks) == [None, None, None, 1, 1]
+
+
+def test_time_in_which_the_supervisor_itself_stood_still_does_not_count() -> None:
+    decision = NoProgress(3.0, longest_look_seconds=1.0)
+    assert decision.look({0: Signs(step=1)}, 0.0) is None
+    assert decision.look({0: Signs(step=1)}, 1000.0) is None
+    assert decision.look({0: Signs(step=1)}, 1002.0) is None
+    stall = decision.look({0: Signs(step=1)}, 1003.0)
+    assert stall is not None
+    assert "the last step is 1" in stall.sign
+
+
+def test_a_straggler_is_named_once() -> None:
+    decision = Stragglers(window_seconds=10.0)
+    looks = [(float(now), {0: 10 * now, 1: 9 * now, 2: 4 * now, 3: None}) for now in range(0, 40, 5)]
+    said = [decision.look(steps, now) for now, steps in looks]
+    (named,) = [notes for notes in said if notes]
+    assert list(named) == [2]
+    assert "replica 2 is slow: step 40, 4 steps per second; the median is step 90, 9 steps per second" in named[2]
+
+
+def test_one_alone_or_a_slow_beginning_is_no_straggler() -> None:
+    alone = Stragglers(window_seconds=10.0)
+    assert [alone.look({0: now}, float(now)) for now in range(0, 40, 5)] == [{}] * 8
+    late = Stragglers(window_seconds=10.0)
+    assert late.look({0: 100, 1: 100}, 0.0) == {}
+    assert late.look({0: 200, 1: 110}, 5.0) == {}
+    assert late.look({0: 300, 1: 300}, 10.0) == {}
+
+
+def test_a_stopped_process_is_told_by_its_state(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: stacks.is_frozen(process.pid), "the stop")
+        sent: list[int] = []
+        began = time.monotonic()
+        states = show_stacks([Target(3, process.pid, sent.append, tmp_path / "output.log")], "no progress")
+        assert time.monotonic() - began < 4.0
+        assert "T (stopped)" in states[3]
+        assert sent == []
+        assert "it cannot write its stacks" in (tmp_path / "output.log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_does_not_answer_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+    began = time.monotonic()
+    target = Target(0, os.getpid(), lambda _: None, tmp_path / "output.log")
+    states = show_stacks([target], "no progress", deadline_seconds=0.3)
+    assert 0.3 <= time.monotonic() - began < 4.0
+    assert "in state" in states[0]
+
+
+def test_py_spy_is_asked_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text('#!/bin/sh\necho "spied with $*"\nexec sleep 60\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    target = Target(0, os.getpid(), lambda _: None, tmp_path / "output.log")
+    show_stacks([target], "no progress", deadline_seconds=0.3)
+    assert f"spied with dump --nonblocking --pid {os.getpid()}" in (tmp_path / "output.log").read_text()
+
+
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_hanging_program_shows_its_stacks_ends_and_is_started_again(make_gang: Callable[..., Gang]) -> None:
+    script = REPORT + (
+        "import threading\n"
+        "report(1)\n"
+        "def stuck_somewhere():\n    time.sleep(300)\n"
+        "if os.environ['AIRFLOW_TF_ATTEMPT'] == '1':\n"
+        "    threading.Thread(target=stuck_somewhere, daemon=True).start()\n"
+        "    time.sleep(300)\n"
+    )
+    watch = make_gang().start(script, progress_timeout_seconds=1.5, restarts=1)
+    assert watch.end().state is AttemptState.SUCCEEDED
+    text = "\n".join(watch.lines)
+    assert "no progress for" in text
+    assert "stuck_somewhere" in text
+    (restart,) = [line for line in watch.infos if line.startswith("restart 1: no progress for")]
+    assert "the last step is 1" in restart
+
+
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_stopped_program_is_ended_as_hanging_and_its_state_is_said(make_gang: Callable[..., Gang]) -> None:
+    script = (
+        REPORT
+        + "for step in range(100000):\n    report(step)\n    print('pid', os.getpid(), flush=True)\n    time.sleep(0.05)\n"
+    )
+    watch = make_gang().start(script, progress_timeout_seconds=1.5, kill_grace_seconds=0.5)
+    kill(int(watch.line("pid ")), signal.SIGSTOP)
+    outcome = watch.end()
+    assert (outcome.state, outcome.cause) == (AttemptState.FAILED, ExitCause.HANG)
+    assert "T (stopped)" in outcome.message
+
+
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_program_that_reports_nothing_is_not_ended_unless_asked(make_gang: Callable[..., Gang]) -> None:
+    assert make_gang().start("import time\ntime.sleep(2)").end().state is AttemptState.SUCCEEDED
+
+
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_crash_of_native_code_leaves_its_stack(make_gang: Callable[..., Gang]) -> None:
+    watch = make_gang().start(
+        "import os, signal\ndef crashing():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrashing()"
+    )
+    outcome = watch.end()
+    assert (outcome.cause, outcome.exit_code) == (ExitCause.KILLED, -signal.SIGSEGV)
+    assert "native code crashed" in outcome.message
+    assert "in crashing" in "\n".join(watch.lines)
+
+
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_memory_limit_that_cannot_be_enforced_is_refused_before_the_start(
+    make_gang: Callable[..., Gang], monkeypatch: Any
+) -> None:
+    watch = make_gang().start("print('ran')", memory_limit_bytes=2**30)
+    outcome = watch.end()
+    if outcome.state is AttemptState.SUCCEEDED:  # this machine delegates cgroups
+        return
+    assert outcome.cause is ExitCause.CONFIG_REFUSED
+    assert "train.memory_limit cannot be enforced on this host" in outcome.message
+    assert watch.lines == []
