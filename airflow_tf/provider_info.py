@@ -94,6 +94,17 @@ _OPTIONS = {
     "reservation_seconds": _option(
         "How long devices stay reserved for a training task that has not started.", "float", "300"
     ),
+    "output_bytes": _option(
+        "Disk that the output of one attempt may take; what is older is compressed, then dropped.", "string", "1GiB"
+    ),
+    "own_scope": _option(
+        "``auto``: supervisors run in systemd scopes of their own where a service would end them; ``off``: never.",
+        "string",
+        "auto",
+    ),
+    "retention_days": _option(
+        "How long after their last use ``airflow tf prune`` keeps run folders and rows of the ledger.", "float", "30"
+    ),
 }
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import jinja2
 from airflow.sdk import Context
@@ -20,7 +20,7 @@ from airflow_tf.core.matching import suits
 from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
-from airflow_tf.core.units import parse_seconds
+from airflow_tf.core.units import parse_bytes, parse_seconds
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun
@@ -29,6 +29,8 @@ from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
 from airflow_tf.storage.client import shard
+
+Number = TypeVar("Number", int, float)
 
 _PER_REPLICA = ("arguments", "environment", "session_config")
 """Fields that may use ``replica``: a gang is started by one task instance, which renders them for every replica."""
@@ -61,6 +63,8 @@ class LaunchingOperator(DeviceSeeker):
         "restarts",
         "kill_grace_seconds",
         "start_timeout",
+        "progress_timeout",
+        "memory_limit",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "session_config": "json",
@@ -79,6 +83,8 @@ class LaunchingOperator(DeviceSeeker):
         roles: Mapping[str, int] | None = None,
         success: str | Mapping[str, int] = ALL,
         start_timeout: float | str = 300.0,
+        progress_timeout: float | str | None = None,
+        memory_limit: int | str | None = None,
         arguments: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         session_config: Mapping[str, Any] | None = None,
@@ -97,6 +103,8 @@ class LaunchingOperator(DeviceSeeker):
         self.roles = roles
         self.success = success
         self.start_timeout = start_timeout
+        self.progress_timeout = progress_timeout
+        self.memory_limit = memory_limit
         self.arguments = arguments
         self.environment = environment
         self.session_config = session_config
@@ -183,6 +191,7 @@ class LaunchingOperator(DeviceSeeker):
             api=self.api,
             require_checkpoint=self.require_checkpoint,
             kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
+            memory_limit_bytes=_limit("memory_limit", self.memory_limit, parse_bytes),
         )
 
     def _plan(self, context: Context) -> Plan:
@@ -199,6 +208,7 @@ class LaunchingOperator(DeviceSeeker):
             at_least=at_least,
             restarts=int(coerce(self.restarts, "int", "restarts")),
             start_timeout_seconds=parse_seconds(self.start_timeout),
+            progress_timeout_seconds=_limit("progress_timeout", self.progress_timeout, parse_seconds),
         )
 
     def _config_context(self, settings: Settings) -> ConfigContext:
@@ -270,3 +280,14 @@ def _check_cluster_variable(plan: Plan, environment: Mapping[str, str]) -> None:
     except ValueError as error:
         raise DeclarationError(f"environment.{CLUSTER_VARIABLE} is not JSON", str(error)) from error
     check_tf_config(config)
+
+
+def _limit(name: str, value: float | str | None, parse: Callable[[float | str], Number]) -> Number | None:
+    """Read a limit that is off when it is left out.
+
+    :raises DeclarationError: if it is not greater than zero.
+    """
+    limit = None if value is None else parse(value)
+    if limit is not None and limit <= 0:
+        raise DeclarationError(f"{name} is {value!r}", todo="Write a value greater than 0, or leave it out.")
+    return limit

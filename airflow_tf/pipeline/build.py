@@ -134,7 +134,15 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
         ),
         retries=train.retries,
         retry_delay=train.retry_delay,
-        **_given(train, "restarts", "kill_grace_seconds", "execution_timeout", "deferrable"),
+        **_given(
+            train,
+            "progress_timeout",
+            "memory_limit",
+            "restarts",
+            "kill_grace_seconds",
+            "execution_timeout",
+            "deferrable",
+        ),
     ).expand(replica=list(range(devices.count)))
 
 

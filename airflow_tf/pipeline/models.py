@@ -90,6 +90,8 @@ class TrainSpec(Spec):
     roles: dict[str, Annotated[Natural, ReadAtParse]] | None = None
     success: Annotated[Literal["all", "chief"] | AtLeast, ReadAtParse] = "all"
     start_timeout: Duration = timedelta(minutes=5)
+    progress_timeout: Span | None = None
+    memory_limit: Size | None = None
     arguments: Arguments = {}
     environment: Environment = {}
     session_config: Annotated[dict[str, Any], AfterValidator(check_templates)] = {}

@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 from airflow_tf.core.devices import Device, Health, Reading
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.session_config import validate
+from airflow_tf.core.units import parse_bytes
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
@@ -110,3 +111,16 @@ def test_the_session_config_is_checked_for_the_devices_asked_for_and_the_share_o
     context = task._config_context(settings)
     assert (context.kind, context.devices, context.memory_bytes, context.share_percent) == ("gpu", 1, 40 * 2**30, 50)
     assert validate({}, context).config == {"gpu_options": {"per_process_gpu_memory_fraction": 0.5}}
+
+
+def test_limits_are_off_when_left_out_and_must_be_more_than_nothing() -> None:
+    def limits(**given: Any) -> tuple[float | None, int | None]:
+        task = TensorFlowTrainOperator(task_id="train", replica=0, count=1, entrypoint="/bin/true", **given)
+        plan = task._plan({})  # type: ignore[arg-type]
+        return plan.progress_timeout_seconds, launching._limit("memory_limit", task.memory_limit, parse_bytes)
+
+    assert limits() == (None, None)
+    assert limits(progress_timeout="10m", memory_limit="8GiB") == (600.0, 8 * 2**30)
+    for given in ({"progress_timeout": 0}, {"memory_limit": "0"}):
+        with pytest.raises(DeclarationError, match="greater than 0"):
+            limits(**given)

@@ -155,6 +155,8 @@ train:
   roles: {worker: 1, ps: 1, chief: 1}
   success: {at_least: 2}
   start_timeout: 2m
+  progress_timeout: "{{ 10 }}m"
+  memory_limit: 8GiB
 checkpoints: {publish: "file:///models"}
 """
 
@@ -166,6 +168,8 @@ def test_a_gang_is_trained_by_its_roles_and_its_chiefs_checkpoint_is_published(t
     assert given["roles"] == {"worker": 1, "ps": 1, "chief": 1}
     assert given["success"] == {"at_least": 2}
     assert given["start_timeout"] == 120.0
+    assert given["progress_timeout"] == "{{ 10 }}m"  # rendered when it runs
+    assert given["memory_limit"] == "8GiB"
     aggregate = dag.get_task("aggregate_checkpoints")
     assert aggregate.method == "chief"
     assert aggregate.trigger_rule == "none_failed_min_one_success"  # a worker that is not required ends skipped
