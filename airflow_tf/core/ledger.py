@@ -59,13 +59,17 @@ class ReplicaRecord:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device, since when (wall time, for display)."""
+    """Who holds how much of a device, since when (wall time, for display).
+
+    ``state`` is ``reserved``, ``confirmed``, or ``suspect`` while the supervisor of a confirmed one is silent.
+    """
 
     device_uuid: str
     gang_label: str
     replica: int
     since: str
     state: str
+    share_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,13 @@ class GangLedger(Protocol):
 
     def withdraw(self, key: GangKey) -> None:
         """Leave the queue (idempotent)."""
+        ...
+
+    def bar(self, member: Member, uuid: str, why: str, seconds: float = 60.0) -> None:
+        """Offer a device that its holder cannot use to nobody for some seconds.
+
+        The member's gang has its place in the queue again when it is next refused.
+        """
         ...
 
     def release_by_hand(self, reservation_id: int, by: str) -> int:

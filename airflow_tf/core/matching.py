@@ -56,7 +56,7 @@ def choose(
     """
     suitable = [offer for offer in offers if offer.reading.is_blind or suits(offer.reading.device, request)]
     _check_fits(label, request, replicas, offers, suitable, host_name, other_hosts)
-    room = {offer.reading.device.uuid: min(_count_parts(offer, request), missing) for offer in suitable}
+    room = {offer.reading.device.uuid: min(count_parts(offer, request), missing) for offer in suitable}
     wanted = missing * request.per_replica
     if sum(room.values()) < wanted:
         reasons = tuple(reason for offer in suitable if (reason := _obstacle(offer, request)))
@@ -144,7 +144,7 @@ def _remedy(total: int, other_hosts: Sequence[tuple[str, int]]) -> str:
     return f"Ask for fewer devices, or run it where more are.{others}{declare}"
 
 
-def _count_parts(offer: Offer, request: DeviceRequest) -> int:
+def count_parts(offer: Offer, request: DeviceRequest) -> int:
     """Return how many replicas can have their part of the device now."""
     if _refusal(offer, request):
         return 0
@@ -162,7 +162,7 @@ def _obstacle(offer: Offer, request: DeviceRequest) -> str:
         return refusal
     if used:
         return f"{uuid}: {f'{used} % of it held by {offer.takers}' if offer.takers else offer.reading.reason}"
-    if _count_parts(offer, request) < WHOLE_PERCENT // request.share_percent:
+    if count_parts(offer, request) < WHOLE_PERCENT // request.share_percent:
         free = format_bytes(offer.reading.free_bytes or 0)
         return f"{uuid}: {free} of {format_bytes(request.min_free_bytes)} memory free"
     return ""

@@ -3,90 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from airflow_tf.core.ledger import Holder
 from airflow_tf.core.states import MemberState
-from airflow_tf.ledger import reservations
+from airflow_tf.ledger import holdings, hosts, waiting
 from airflow_tf.ledger.clock import Clock
-from airflow_tf.ledger.schema import LIVE, AttemptEntry, DeviceEntry, GangEntry, GenerationEntry, HostEntry, MemberEntry
+from airflow_tf.ledger.rows import (
+    WAITING,
+    AttemptRow,
+    DeviceRow,
+    HostRow,
+    QueueRow,
+    ReplicaRow,
+    ReservationRow,
+    RunRow,
+)
+from airflow_tf.ledger.schema import (
+    LIVE,
+    AttemptEntry,
+    DeviceEntry,
+    GangEntry,
+    GenerationEntry,
+    HostEntry,
+    LookEntry,
+    MemberEntry,
+    WaiterEntry,
+)
 from airflow_tf.ledger.store import Ledger
 
-WAITING = "waiting"
-"""State of a replica whose program was not started yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """One device as last read; ``holder`` is None while no reservation holds it; ``seen`` is wall time."""
-
-    host: str
-    uuid: str
-    kind: str
-    name: str
-    index: int
-    memory_bytes: int | None
-    health: str
-    reason: str
-    seen: str
-    holder: Holder | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaRow:
-    """One replica in its current generation; ``state`` is that of its last attempt, or ``waiting``.
-
-    ``started`` and ``ended`` (wall time) are the last attempt's.
-    """
-
-    replica: int
-    devices: tuple[str, ...]
-    generation: int = 0
-    state: str = WAITING
-    attempts: int = 0
-    pid: int | None = None
-    step: int | None = None
-    cause: str = ""
-    message: str = ""
-    started: str | None = None
-    ended: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One gang; ``since`` and ``renewed`` (its supervisor's last heartbeat) are wall time."""
-
-    key: str
-    label: str
-    dag_id: str
-    run_id: str
-    task_id: str
-    count: int | None
-    folder: str | None
-    since: str
-    supervisor_pid: int | None
-    renewed: str | None
-    cancelled_by: str | None
-    replicas: tuple[ReplicaRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationRow:
-    """One replica's live part of a reservation; ``expires_in_seconds`` is None once confirmed."""
-
-    reservation_id: int
-    gang_key: str
-    gang_label: str
-    replica: int
-    state: str
-    host: str
-    devices: tuple[str, ...]
-    since: str
-    supervisor_pid: int | None
-    expires_in_seconds: float | None
+__all__ = [
+    "WAITING",
+    "AttemptRow",
+    "DeviceRow",
+    "HostRow",
+    "LedgerReader",
+    "QueueRow",
+    "ReplicaRow",
+    "ReservationRow",
+    "RunRow",
+]
 
 
 class LedgerReader:
@@ -95,9 +52,13 @@ class LedgerReader:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
+    def hosts(self) -> list[HostRow]:
+        """Return every registered host."""
+        return self._ledger.read(lambda session, _: _hosts(session))
+
     def devices(self) -> list[DeviceRow]:
         """Return every device that its host still has, by host, kind and index."""
-        return self._ledger.read(self._devices)
+        return self._ledger.read(_devices)
 
     def runs(
         self,
@@ -119,82 +80,79 @@ class LedgerReader:
             *([or_(GangEntry.run_id == name, GangEntry.key.startswith(name, autoescape=True))] if name else []),
             *([_has_replica_in(state)] if state is not None else []),
         ]
-        return self._ledger.read(lambda session, clock: self._runs(session, clock, conditions, limit))
+        return self._ledger.read(lambda session, clock: _runs(session, clock, conditions, limit))
+
+    def attempts(self, gang_key: str) -> list[AttemptRow]:
+        """Return all attempts of a gang's replicas, by replica, the first one first."""
+        return self._ledger.read(lambda session, _: _attempts(session, gang_key))
 
     def reservations(self) -> list[ReservationRow]:
         """Return who holds devices now, newest first."""
-        return self._ledger.read(self._reservations)
+        return self._ledger.read(_reservations)
 
-    def _devices(self, session: Session, clock: Clock) -> list[DeviceRow]:
-        query = (
-            select(DeviceEntry, HostEntry.name)
-            .join(HostEntry, HostEntry.host_id == DeviceEntry.host_id)
-            .where(DeviceEntry.is_present)
-            .order_by(HostEntry.name, DeviceEntry.kind, DeviceEntry.index)
+    def queue(self) -> list[QueueRow]:
+        """Return who waits for devices, by host and position."""
+        return self._ledger.read(_queue)
+
+
+def _hosts(session: Session) -> list[HostRow]:
+    present = list(session.scalars(select(DeviceEntry.host_id).where(DeviceEntry.is_present)))
+    return [
+        HostRow(row.host_id, row.name, row.boot_id, row.seen_at, present.count(row.host_id))
+        for row in session.scalars(select(HostEntry).order_by(HostEntry.name, HostEntry.host_id))
+    ]
+
+
+def _devices(session: Session, clock: Clock) -> list[DeviceRow]:
+    looked = and_(LookEntry.host_id == DeviceEntry.host_id, LookEntry.kind == DeviceEntry.kind)
+    query = (
+        select(DeviceEntry, HostEntry.name, LookEntry.seen_at)
+        .join(HostEntry, HostEntry.host_id == DeviceEntry.host_id)
+        .join(LookEntry, looked, isouter=True)
+        .where(DeviceEntry.is_present)
+        .order_by(HostEntry.name, DeviceEntry.kind, DeviceEntry.index)
+    )
+    found = session.execute(query).all()
+    host_ids = {row.host_id for row, _, _ in found}
+    held = {host_id: holdings.on_host(session, clock, host_id) for host_id in host_ids}
+    barred = {host_id: hosts.bars(session, clock, host_id) for host_id in host_ids}
+    return [
+        DeviceRow(
+            host=host,
+            uuid=row.uuid,
+            kind=row.kind,
+            name=row.name,
+            index=row.index,
+            memory_bytes=row.memory_bytes,
+            health=row.health,
+            reason=row.reason,
+            seen=seen or "",
+            holders=tuple(each.holder for each in held[row.host_id].get(row.uuid, ())),
+            barred=barred[row.host_id].get(row.uuid, (0.0, ""))[1],
         )
-        return [
-            DeviceRow(
-                host=host,
-                uuid=row.uuid,
-                kind=row.kind,
-                name=row.name,
-                index=row.index,
-                memory_bytes=row.memory_bytes,
-                health=row.health,
-                reason=row.reason,
-                seen=row.seen_at,
-                holder=_holder(session, clock, row),
-            )
-            for row, host in session.execute(query)
-        ]
+        for row, host, seen in found
+    ]
 
-    def _runs(
-        self, session: Session, clock: Clock, conditions: Sequence[ColumnElement[bool]], limit: int | None
-    ) -> list[RunRow]:
-        query = select(GangEntry).where(*conditions).order_by(GangEntry.created_at.desc(), GangEntry.key).limit(limit)
-        return [
-            RunRow(
-                key=gang.key,
-                label=gang.label,
-                dag_id=gang.dag_id,
-                run_id=gang.run_id,
-                task_id=gang.task_id,
-                count=gang.count,
-                folder=gang.folder,
-                since=gang.created_at,
-                supervisor_pid=gang.supervisor_pid,
-                renewed=gang.renewed_at,
-                cancelled_by=gang.cancelled_by,
-                replicas=_replicas(session, clock, gang.key),
-            )
-            for gang in session.scalars(query)
-        ]
 
-    def _reservations(self, session: Session, clock: Clock) -> list[ReservationRow]:
-        query = (
-            select(MemberEntry, GangEntry, HostEntry.name)
-            .join(GangEntry, GangEntry.key == MemberEntry.gang_key)
-            .join(HostEntry, HostEntry.host_id == MemberEntry.host_id)
-            .where(MemberEntry.state.in_(LIVE))
-            .order_by(MemberEntry.reservation_id.desc(), MemberEntry.replica)
+def _runs(session: Session, clock: Clock, conditions: Sequence[ColumnElement[bool]], limit: int | None) -> list[RunRow]:
+    query = select(GangEntry).where(*conditions).order_by(GangEntry.created_at.desc(), GangEntry.key).limit(limit)
+    return [
+        RunRow(
+            key=gang.key,
+            label=gang.label,
+            dag_id=gang.dag_id,
+            run_id=gang.run_id,
+            task_id=gang.task_id,
+            count=gang.count,
+            folder=gang.folder,
+            since=gang.created_at,
+            supervisor_pid=gang.supervisor_pid,
+            renewed=gang.renewed_at,
+            cancelled_by=gang.cancelled_by,
+            replicas=_replicas(session, clock, gang.key),
         )
-        now = clock.now()
-        return [
-            ReservationRow(
-                reservation_id=member.reservation_id,
-                gang_key=gang.key,
-                gang_label=gang.label,
-                replica=member.replica,
-                state=member.state,
-                host=host,
-                devices=tuple(device.uuid for device in reservations.as_member(session, member).devices),
-                since=member.created_at,
-                supervisor_pid=member.supervisor_pid,
-                expires_in_seconds=_time_left(member, now),
-            )
-            for member, gang, host in session.execute(query)
-            if not _is_over(clock, member)
-        ]
+        for gang in session.scalars(query)
+    ]
 
 
 def _has_replica_in(state: str) -> ColumnElement[bool]:
@@ -231,32 +189,94 @@ def _has_replica_in(state: str) -> ColumnElement[bool]:
     return exists().where(of_gang, of_generation, AttemptEntry.state == state, is_last)
 
 
-def _holder(session: Session, clock: Clock, device: DeviceEntry) -> Holder | None:
-    if device.member_id is None or _is_over(clock, session.get_one(MemberEntry, device.member_id)):
-        return None
-    return reservations.holder_of(session, device)
+def _attempts(session: Session, gang_key: str) -> list[AttemptRow]:
+    query = select(AttemptEntry).where(AttemptEntry.gang_key == gang_key)
+    order = (AttemptEntry.replica, AttemptEntry.generation, AttemptEntry.attempt)
+    return [
+        AttemptRow(
+            replica=row.replica,
+            generation=row.generation,
+            attempt=row.attempt,
+            state=row.state,
+            step=row.step,
+            cause=row.cause,
+            message=row.message,
+            exit_code=row.exit_code,
+            started=row.started_at,
+            ended=row.ended_at,
+        )
+        for row in session.scalars(query.order_by(*order))
+    ]
 
 
-def _is_over(clock: Clock, member: MemberEntry) -> bool:
-    """Tell whether a member has expired, although no writer has ended it yet."""
-    return reservations.is_due(member, clock.epoch, clock.now())
+def _reservations(session: Session, clock: Clock) -> list[ReservationRow]:
+    query = (
+        select(MemberEntry, GangEntry, HostEntry.name)
+        .join(GangEntry, GangEntry.key == MemberEntry.gang_key)
+        .join(HostEntry, HostEntry.host_id == MemberEntry.host_id)
+        .where(MemberEntry.state.in_(LIVE))
+        .order_by(MemberEntry.reservation_id.desc(), MemberEntry.replica)
+    )
+    found = [each for each in session.execute(query) if not holdings.is_due(each[0], clock)]
+    members = holdings.as_members(session, [row for row, _, _ in found])
+    return [
+        ReservationRow(
+            reservation_id=row.reservation_id,
+            gang_key=gang.key,
+            gang_label=gang.label,
+            replica=row.replica,
+            state=row.state,
+            host=host,
+            devices=tuple(device.uuid for device in member.devices),
+            share_percent=row.share_percent,
+            since=row.created_at,
+            supervisor_pid=row.supervisor_pid,
+            expires_in_seconds=_time_left(row, clock),
+            is_suspect=bool(holdings.suspect_since(clock, row)),
+        )
+        for (row, gang, host), member in zip(found, members, strict=True)
+    ]
+
+
+def _time_left(member: MemberEntry, clock: Clock) -> float | None:
+    is_confirmed = member.state == MemberState.CONFIRMED.value
+    return None if is_confirmed else round(member.expires_seconds - clock.now(), 1)
+
+
+def _queue(session: Session, clock: Clock) -> list[QueueRow]:
+    names = select(HostEntry.host_id, HostEntry.name).where(HostEntry.host_id.in_(select(WaiterEntry.host_id)))
+    found = []
+    for host_id, host in session.execute(names.order_by(HostEntry.name)):
+        for position, row in enumerate(waiting.alive_on(session, clock, host_id), 1):
+            gang = session.get_one(GangEntry, row.gang_key)
+            missing = waiting.waiters(session, clock, [row])
+            found.append(
+                QueueRow(
+                    position=position,
+                    host=host,
+                    gang_key=gang.key,
+                    gang_label=gang.label,
+                    replicas=tuple(row.replicas),
+                    wanted=sum(each.wanted for each in missing),
+                    priority=row.priority,
+                    waited_seconds=round(clock.now() - row.arrived_seconds, 1),
+                    time_limit_seconds=row.time_limit_seconds,
+                    reason=row.refused,
+                )
+            )
+    return found
 
 
 def _replicas(session: Session, clock: Clock, gang_key: str) -> tuple[ReplicaRow, ...]:
     query = select(GenerationEntry).where(GenerationEntry.gang_key == gang_key).order_by(GenerationEntry.generation)
     current = {row.replica: row for row in session.scalars(query)}
+    live = [row for row in holdings.live_members_of(session, gang_key) if not holdings.is_due(row, clock)]
     held = {
-        member.replica: tuple(device.uuid for device in reservations.as_member(session, member).devices)
-        for member in reservations.live_members_of(session, gang_key)
-        if not _is_over(clock, member)
+        member.replica: tuple(device.uuid for device in member.devices) for member in holdings.as_members(session, live)
     }
     return tuple(
         _replica(session, current.get(number), number, held.get(number, ())) for number in sorted({*current, *held})
     )
-
-
-def _time_left(member: MemberEntry, now: float) -> float | None:
-    return None if member.state == MemberState.CONFIRMED.value else round(member.expires_seconds - now, 1)
 
 
 def _replica(session: Session, generation: GenerationEntry | None, number: int, devices: tuple[str, ...]) -> ReplicaRow:

@@ -1,4 +1,4 @@
-"""What became of each replica: gangs, views, generations and attempts, within the caller's transaction."""
+"""Gangs and the attempts of their replicas, within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.errors import LedgerError
-from airflow_tf.core.identity import GangKey, View
-from airflow_tf.core.ledger import Outcome, ReplicaRecord
+from airflow_tf.core.identity import GangKey
+from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.ledger.clock import Clock
-from airflow_tf.ledger.schema import AttemptEntry, GangEntry, GenerationEntry, MemberEntry, ViewEntry
+from airflow_tf.ledger.schema import AttemptEntry, GangEntry, GenerationEntry
 
 _LOST = "its supervisor ended without recording an outcome"
 
@@ -42,77 +42,6 @@ def open_gang(session: Session, clock: Clock, key: GangKey, count: int, folder: 
     gang.count, gang.folder = count, folder
 
 
-def enter(session: Session, clock: Clock, key: GangKey, replica: int, view: View) -> ReplicaRecord:
-    """Register the view; open the replica's first generation, or another one if a user cleared the task."""
-    gang = session.get(GangEntry, key.key)
-    if gang is None or gang.count is None:
-        raise LedgerError(f"{key.label} was not opened in this ledger", todo="Call open_gang before enter.")
-    if not 0 <= replica < gang.count:
-        raise LedgerError(
-            f"{key.label} has no replica {replica}",
-            f"it has {gang.count}, numbered from 0",
-            "Map the task over the numbers of its replicas, and give their count.",
-        )
-    _register(session, clock, key, replica, view)
-    current = _current(session, key.key, replica)
-    if current is None or view.first_try > current.first_try:
-        if current is not None:  # cleared: the new generation is not what was cancelled
-            gang.cancelled_by = gang.cancelled_at = None
-        current = GenerationEntry(
-            gang_key=key.key,
-            replica=replica,
-            generation=current.generation + 1 if current is not None else 1,
-            first_try=view.first_try,
-            opened_at=clock.wall_text(),
-        )
-        session.add(current)
-    session.flush()
-    return _record(session, current)
-
-
-def _register(session: Session, clock: Clock, key: GangKey, replica: int, view: View) -> None:
-    """Keep ``view`` if it is the newest; one that comes back, after a reschedule, keeps the time it first came."""
-    row = session.get(ViewEntry, (key.key, replica))
-    newest = None if row is None else _as_view(row)
-    if not view.is_newer_than(newest):
-        return
-    if row is None:
-        row = ViewEntry(gang_key=key.key, replica=replica)
-        session.add(row)
-    if view != newest:
-        row.ti_id, row.try_number, row.first_try = view.ti_id, view.try_number, view.first_try
-        row.epoch, row.entered_seconds = clock.epoch, clock.now()
-    row.seen_at = clock.wall_text()
-
-
-def seconds_waiting(session: Session, clock: Clock, key: GangKey, replica: int, view: View) -> float:
-    """Return how long ago the newest view was entered; within this boot."""
-    row = session.get(ViewEntry, (key.key, replica))
-    if row is None or _as_view(row) != view:
-        raise LedgerError(
-            f"try {view.try_number} no longer owns replica {replica} of {key.label}",
-            "a newer try has taken it over" if row is not None else "it was never entered",
-        )
-    return clock.now() - row.entered_seconds if row.epoch == clock.epoch else clock.now()
-
-
-def newest_view(session: Session, key: GangKey, replica: int) -> View | None:
-    """Return the newest view of a replica that was registered."""
-    row = session.get(ViewEntry, (key.key, replica))
-    return None if row is None else _as_view(row)
-
-
-def _as_view(row: ViewEntry) -> View:
-    return View(row.ti_id, row.try_number, row.first_try)
-
-
-def replicas(session: Session, gang_key: str) -> dict[int, ReplicaRecord]:
-    """Return the current generation of every replica that was entered."""
-    numbers = session.scalars(select(GenerationEntry.replica).where(GenerationEntry.gang_key == gang_key).distinct())
-    found = {number: _current(session, gang_key, number) for number in sorted(numbers)}
-    return {number: _record(session, current) for number, current in found.items() if current is not None}
-
-
 def start_attempt(
     session: Session, clock: Clock, key: GangKey, replica: int, generation: int, member_id: int, token: str
 ) -> int:
@@ -127,9 +56,10 @@ def start_attempt(
         )
     if session.get(GenerationEntry, (key.key, replica, generation)) is None:
         raise LedgerError(f"{key.label} has no generation {generation} of replica {replica}")
-    for earlier in _of_replica(session, key.key, replica):
-        if not AttemptState(earlier.state).is_terminal:
-            _end(clock, earlier, Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, _LOST))
+    running = (AttemptState.STARTING.value, AttemptState.RUNNING.value)
+    of_replica = select(AttemptEntry).where(AttemptEntry.gang_key == key.key, AttemptEntry.replica == replica)
+    for earlier in session.scalars(of_replica.where(AttemptEntry.state.in_(running))):
+        _end(clock, earlier, Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, _LOST))
     last = select(func.max(AttemptEntry.attempt)).where(
         AttemptEntry.gang_key == key.key, AttemptEntry.replica == replica, AttemptEntry.generation == generation
     )
@@ -203,32 +133,12 @@ def _finite(metrics: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _current(session: Session, gang_key: str, replica: int) -> GenerationEntry | None:
-    query = select(GenerationEntry).where(GenerationEntry.gang_key == gang_key, GenerationEntry.replica == replica)
-    return session.scalars(query.order_by(GenerationEntry.generation.desc()).limit(1)).one_or_none()
-
-
-def _of_replica(session: Session, gang_key: str, replica: int) -> list[AttemptEntry]:
-    query = select(AttemptEntry).where(AttemptEntry.gang_key == gang_key, AttemptEntry.replica == replica)
-    return list(session.scalars(query.order_by(AttemptEntry.generation, AttemptEntry.attempt)))
-
-
-def _record(session: Session, current: GenerationEntry) -> ReplicaRecord:
-    rows = [
-        row for row in _of_replica(session, current.gang_key, current.replica) if row.generation == current.generation
-    ]
-    cancelled_by = session.get_one(GangEntry, current.gang_key).cancelled_by
-    if not rows:
-        return ReplicaRecord(current.generation, current.first_try, 0, None, cancelled_by=cancelled_by)
-    member = session.get_one(MemberEntry, rows[-1].member_id)
-    return ReplicaRecord(
-        current.generation,
-        current.first_try,
-        len(rows),
-        outcome_of(rows[-1]),
-        fence=member.reservation_id,
-        cancelled_by=cancelled_by,
+def attempts_of(session: Session, gang_key: str, replica: int, generation: int) -> list[AttemptEntry]:
+    """Return the attempts of one generation of a replica, the first one first."""
+    query = select(AttemptEntry).where(
+        AttemptEntry.gang_key == gang_key, AttemptEntry.replica == replica, AttemptEntry.generation == generation
     )
+    return list(session.scalars(query.order_by(AttemptEntry.attempt)))
 
 
 def outcome_of(row: AttemptEntry) -> Outcome | None:

@@ -1,280 +1,274 @@
-"""Who holds which device: hosts, devices, reservations and their members, within the caller's transaction."""
+"""Give devices to gangs, all or nothing and in the order of the queue, within the caller's transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from airflow_tf.core.devices import Device, DeviceRequest, Health, Host, Member, Reading
+from airflow_tf.core.devices import Device, DeviceRequest, Health, Member, Reading
 from airflow_tf.core.errors import DevicesNeverFitError, LedgerError
 from airflow_tf.core.identity import GangKey
-from airflow_tf.core.ledger import Granted, Holder, Refused
-from airflow_tf.core.states import AttemptState, ExitCause, MemberState
-from airflow_tf.core.units import format_bytes
+from airflow_tf.core.ledger import Granted, Refused, Turn, Waiting
+from airflow_tf.core.matching import WHOLE_PERCENT, Offer, choose, count_places
+from airflow_tf.core.queue import Place, Use, Waiter, offers_behind
+from airflow_tf.core.states import MemberState
+from airflow_tf.ledger import holdings, hosts, waiting
 from airflow_tf.ledger.clock import Clock
+from airflow_tf.ledger.hosts import Look
 from airflow_tf.ledger.replicas import ensure_gang
-from airflow_tf.ledger.schema import (
-    LIVE,
-    AttemptEntry,
-    DeviceEntry,
-    GangEntry,
-    HostEntry,
-    MemberEntry,
-    ReservationEntry,
-)
+from airflow_tf.ledger.schema import HoldingEntry, MemberEntry, ReservationEntry, WaiterEntry
 
 
-def record_host(session: Session, clock: Clock, host: Host, readings: Sequence[Reading]) -> None:
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a gang asks for: all of ``replicas``, without repetition, in this order."""
+
+    key: GangKey
+    request: DeviceRequest
+    replicas: tuple[int, ...]
+    turn: Turn
+
+
+def record_host(session: Session, clock: Clock, look: Look) -> None:
     """Record the host and what it read; release what an earlier boot of the machine held."""
-    for earlier in session.scalars(select(HostEntry).where(HostEntry.machine == host.machine)):
-        if earlier.boot_id != host.boot_id:
-            for member in _live_members(session, MemberEntry.host_id == earlier.host_id):
-                end_member(session, clock, member, MemberState.RELEASED, "its host was started anew")
-            earlier.boot_id = host.boot_id
-    session.merge(
-        HostEntry(
-            host_id=host.host_id, machine=host.machine, name=host.name, boot_id=host.boot_id, seen_at=clock.wall_text()
-        )
-    )
-    session.flush()
-    _record_devices(session, clock, host, readings)
+
+    def release_all(host_id: str) -> None:
+        for member in holdings.live_members(session, MemberEntry.host_id == host_id):
+            holdings.end_member(session, clock, member, MemberState.RELEASED, "its host was started anew")
+
+    hosts.record(session, clock, look, release_all)
 
 
-def _record_devices(session: Session, clock: Clock, host: Host, readings: Sequence[Reading]) -> None:
-    """Insert or update the devices read; others of the same kinds are no longer there."""
-    known = {row.uuid: row for row in session.scalars(select(DeviceEntry).where(DeviceEntry.host_id == host.host_id))}
-    kinds = {reading.device.kind for reading in readings}
-    for row in known.values():
-        if row.kind in kinds:
-            row.is_present = False
-    for reading in readings:
-        device = reading.device
-        new = known.get(device.uuid) or DeviceEntry(host_id=host.host_id, uuid=device.uuid)
-        new.kind, new.name, new.index, new.visible = device.kind, device.name, device.index, device.visible
-        new.memory_bytes, new.health, new.reason = device.memory_bytes, reading.health.value, reading.reason
-        new.is_present, new.seen_at = True, clock.wall_text()
-        session.add(new)
-    session.flush()
-
-
-def expire(session: Session, clock: Clock) -> None:
-    """End the reserved members whose time is over or whose epoch (boot) is past. Confirmed ones never expire."""
-    now = clock.now()
-    for member in _live_members(session, MemberEntry.state == MemberState.RESERVED.value):
-        if is_due(member, clock.epoch, now):
-            end_member(session, clock, member, MemberState.EXPIRED, "its reservation expired")
-
-
-def is_due(member: MemberEntry, epoch: str, now: float) -> bool:
-    """Tell whether a reserved member's time is over."""
-    return member.state == MemberState.RESERVED.value and (member.epoch != epoch or member.expires_seconds <= now)
-
-
-def reserve(
-    session: Session,
-    clock: Clock,
-    *,
-    life_seconds: float,
-    key: GangKey,
-    request: DeviceRequest,
-    replicas: Sequence[int],
-    host: Host,
-    readings: Sequence[Reading],
-) -> Granted | Refused:
-    """Reserve devices for those of ``replicas`` that have none, all or nothing; keep what the others have."""
-    expire(session, clock)
-    record_host(session, clock, host, readings)
-    ensure_gang(session, clock, key)
-    wanted = list(dict.fromkeys(replicas))
-    held = {member.replica: member for member in live_members_of(session, key.key) if member.replica in wanted}
+def reserve(session: Session, clock: Clock, life_seconds: float, ask: Ask, look: Look) -> Granted | Refused:
+    """Reserve devices for those replicas that have none, all or nothing; keep what the others have."""
+    holdings.expire(session, clock)
+    record_host(session, clock, look)
+    gang = ensure_gang(session, clock, ask.key)
+    live = holdings.live_members_of(session, gang.key)
+    held = {member.replica: member for member in live if member.replica in ask.replicas}
     for member in held.values():
         member.expires_seconds = clock.now() + life_seconds
-    missing = [replica for replica in wanted if replica not in held]
+    members = {member.replica: member for member in holdings.as_members(session, list(held.values()))}
+    missing = [replica for replica in ask.replicas if replica not in held]
     if missing:
-        granted = _grant(session, clock, key, request, len(wanted), missing, host, readings)
-        if isinstance(granted, Refused):
-            return granted
-        for member in granted:
-            member.expires_seconds = clock.now() + life_seconds
-            held[member.replica] = member
-    session.flush()
-    members = tuple(as_member(session, held[replica]) for replica in wanted)
-    return Granted(max((member.reservation_id for member in members), default=0), members)
+        answer = _grant(session, clock, life_seconds, ask, missing, look)
+        if isinstance(answer, Refused):
+            return answer
+        members |= {member.replica: member for member in answer}
+    waiting.served(session, gang.key, ask.replicas)
+    found = tuple(members[replica] for replica in ask.replicas)
+    return Granted(max((member.reservation_id for member in found), default=0), found)
 
 
 def _grant(
-    session: Session,
-    clock: Clock,
-    key: GangKey,
-    request: DeviceRequest,
-    replicas: int,
-    missing: Sequence[int],
-    host: Host,
-    readings: Sequence[Reading],
-) -> list[MemberEntry] | Refused:
-    """Give each of ``missing`` its devices, or say why not all can have theirs."""
-    suitable = [reading for reading in readings if reading.is_blind or _suits(reading.device, request)]
-    total = replicas * request.per_replica
-    if len(suitable) < total and not any(reading.is_blind for reading in suitable):
-        raise _never_fits(key, request, total, host, readings, len(suitable))
-    rows = {
-        row.uuid: row
-        for row in session.scalars(
-            select(DeviceEntry).where(DeviceEntry.host_id == host.host_id, DeviceEntry.is_present)
-        )
-    }
-    obstacles = {
-        reading.device.uuid: _obstacle(session, clock, rows[reading.device.uuid], reading, request)
-        for reading in suitable
-    }
-    free = [rows[uuid] for uuid, obstacle in obstacles.items() if not obstacle]
-    needed = len(missing) * request.per_replica
-    if len(free) < needed:
-        return Refused(needed, len(free), tuple(obstacle for obstacle in obstacles.values() if obstacle))
-    reservation = ReservationEntry(gang_key=key.key, host_id=host.host_id, created_at=clock.wall_text())
+    session: Session, clock: Clock, life_seconds: float, ask: Ask, missing: Sequence[int], look: Look
+) -> list[Member] | Refused:
+    """Give each of ``missing`` its devices, or put the gang into the queue and say why."""
+    key, host_id = ask.key.key, look.host.host_id
+    waiting.forget(session, clock)
+    rows = waiting.alive_on(session, clock, host_id)
+    own = waiting.own_row(rows, key, ask.replicas)
+    arrived_seconds = waiting.arrival(session, clock, own, key)
+    ahead = waiting.waiters(session, clock, waiting.ahead_of(rows, key, ask.replicas, ask.turn, arrived_seconds))
+    first = None if ahead else _choose_first(session, clock, ask, len(missing), look)
+    chosen = first if first is not None else _choose(session, clock, ask, len(missing), look, ahead)
+    if isinstance(chosen, Refused):
+        place = (key, host_id, ask.replicas, arrived_seconds)
+        waiting.wait(session, clock, own, place, ask.request, ask.turn, str(chosen))
+        return chosen
+    reservation = ReservationEntry(
+        gang_key=key,
+        host_id=host_id,
+        created_at=clock.wall_text(),
+        epoch=clock.epoch,
+        arrived_seconds=arrived_seconds,
+        is_void=False,
+    )
     session.add(reservation)
     session.flush()
+    return _add_members(session, clock, life_seconds, ask, reservation, dict(zip(missing, chosen, strict=True)))
+
+
+def _add_members(
+    session: Session,
+    clock: Clock,
+    life_seconds: float,
+    ask: Ask,
+    reservation: ReservationEntry,
+    devices: dict[int, tuple[Device, ...]],
+) -> list[Member]:
+    rows = {
+        replica: MemberEntry(
+            reservation_id=reservation.id,
+            gang_key=reservation.gang_key,
+            host_id=reservation.host_id,
+            replica=replica,
+            state=MemberState.RESERVED.value,
+            epoch=clock.epoch,
+            expires_seconds=clock.now() + life_seconds,
+            created_at=clock.wall_text(),
+            changed_at=clock.wall_text(),
+            share_percent=ask.request.share_percent,
+            time_limit_seconds=ask.turn.time_limit_seconds,
+            ended_why="",
+        )
+        for replica in devices
+    }
+    session.add_all(rows.values())
+    session.flush()
+    parts = [
+        {
+            "member_id": row.id,
+            "host_id": row.host_id,
+            "uuid": device.uuid,
+            "share_percent": row.share_percent,
+        }
+        for replica, row in rows.items()
+        for device in devices[replica]
+    ]
+    if parts:
+        session.execute(insert(HoldingEntry), parts)
+    fence = reservation.id
     return [
-        _add_member(session, clock, reservation, replica, free[part * request.per_replica :][: request.per_replica])
-        for part, replica in enumerate(missing)
+        Member(fence, fence, replica, devices[replica], row.state, row.share_percent) for replica, row in rows.items()
     ]
 
 
-def _add_member(
-    session: Session, clock: Clock, reservation: ReservationEntry, replica: int, devices: Sequence[DeviceEntry]
-) -> MemberEntry:
-    member = MemberEntry(
-        reservation_id=reservation.id,
-        gang_key=reservation.gang_key,
-        host_id=reservation.host_id,
-        replica=replica,
-        state=MemberState.RESERVED.value,
-        epoch=clock.epoch,
-        expires_seconds=clock.now(),
-        created_at=clock.wall_text(),
-        changed_at=clock.wall_text(),
-    )
-    session.add(member)
-    session.flush()
-    for device in devices:
-        device.member_id = member.id
-    return member
+# --- choosing ------------------------------------------------------------------------------------------------------
 
 
-def _suits(device: Device, request: DeviceRequest) -> bool:
-    """Tell whether the device could ever serve; memory that is not reported is no hindrance."""
-    large_enough = device.memory_bytes is None or device.memory_bytes >= request.min_free_bytes
-    named = not request.names or any(fnmatchcase(device.name, pattern) for pattern in request.names)
-    return request.kind in {"auto", device.kind} and large_enough and named
+def _choose_first(
+    session: Session, clock: Clock, ask: Ask, missing: int, look: Look
+) -> list[tuple[Device, ...]] | None:
+    """Return the first devices that nobody holds, if they serve: what a look at all devices would choose too.
+
+    A host may have thousands of devices, and other writers wait meanwhile. None means that all must be looked at.
+    """
+    if ask.request.share_percent != WHOLE_PERCENT:
+        return None
+    host_id = look.host.host_id
+    taken = holdings.held_uuids(session, host_id).union(hosts.bars(session, clock, host_id))
+    free = (each for each in look.readings if each.health is Health.FREE and each.device.uuid not in taken)
+    offers = [Offer(reading) for reading in islice(free, missing * ask.request.per_replica)]
+    try:
+        chosen = choose(ask.key.label, ask.request, len(ask.replicas), missing, offers, look.host.name)
+    except DevicesNeverFitError:
+        return None
+    return None if isinstance(chosen, Refused) else chosen
 
 
-def _never_fits(
-    key: GangKey, request: DeviceRequest, total: int, host: Host, readings: Sequence[Reading], suitable: int
-) -> DevicesNeverFitError:
-    kinds = sorted({reading.device.kind for reading in readings})
-    kind = request.kind if request.kind != "auto" else "/".join(kinds) or "auto"
-    demands = f" with at least {format_bytes(request.min_free_bytes)}" if request.min_free_bytes else ""
-    demands += f" named {' or '.join(request.names)}" if request.names else ""
-    return DevicesNeverFitError(
-        f"{key.label} wants {total} devices of kind {kind}{demands}",
-        f"host {host.name} has {suitable}",
-        "Ask for fewer devices, or run it where more are. [airflow_tf] cpu_slots and static_devices declare devices.",
-    )
+def _choose(
+    session: Session, clock: Clock, ask: Ask, missing: int, look: Look, ahead: Sequence[Waiter]
+) -> list[tuple[Device, ...]] | Refused:
+    """Choose among all devices what those who are ahead leave.
+
+    :raises DevicesNeverFitError: if the host can never satisfy the request, naming a registered host that can.
+    """
+    readings = [*look.readings, *hosts.lost_readings(session, look)]
+    places = _places(session, clock, look.host.host_id, readings)
+    offers = offers_behind(ahead, places, ask.request, ask.turn.time_limit_seconds, clock.now())
+    replicas, name = len(ask.replicas), look.host.name
+    try:
+        chosen = choose(ask.key.label, ask.request, replicas, missing, offers, name)
+    except DevicesNeverFitError:
+        others = [
+            (other, count_places(devices, ask.request, replicas))
+            for other, devices in hosts.devices_of_others(session, look.host.host_id).items()
+        ]
+        chosen = choose(ask.key.label, ask.request, replicas, missing, offers, name, others)
+    if isinstance(chosen, Refused):
+        return Refused(chosen.wanted, chosen.free, (*chosen.reasons, *map(str, ahead)))
+    return chosen
 
 
-def _obstacle(session: Session, clock: Clock, row: DeviceEntry, reading: Reading, request: DeviceRequest) -> str:
-    """Say why a suitable device cannot be had now; empty if it can."""
-    if row.member_id is not None:
-        return f"{row.uuid} held by {describe(holder_of(session, row), clock)}"
-    if reading.health is not Health.FREE:
-        return f"{row.uuid} {reading.health.value}: {reading.reason or 'no reason given'}"
-    if reading.free_bytes is not None and reading.free_bytes < request.min_free_bytes:
-        return f"{row.uuid}: {format_bytes(reading.free_bytes)} of {format_bytes(request.min_free_bytes)} memory free"
-    return ""
+def _places(session: Session, clock: Clock, host_id: str, readings: Sequence[Reading]) -> list[Place]:
+    """Return the devices with who holds how much of them until when."""
+    held = holdings.on_host(session, clock, host_id)
+    barred = hosts.bars(session, clock, host_id)
+    return [
+        _place(clock, reading, held.get(reading.device.uuid, ()), barred.get(reading.device.uuid))
+        for reading in readings
+    ]
 
 
-def holder_of(session: Session, device: DeviceEntry) -> Holder:
-    """Return who holds a device that is held."""
-    member = session.get_one(MemberEntry, device.member_id)
-    label = session.get_one(GangEntry, member.gang_key).label
-    return Holder(device.uuid, label, member.replica, member.created_at, member.state)
+def _place(clock: Clock, reading: Reading, held: Sequence[holdings.Held], barred: tuple[float, str] | None) -> Place:
+    uuid = reading.device.uuid
+    taken = sum(each.percent for each in held)
+    confirmed = sum(each.percent for each in held if each.is_confirmed)
+    takers = holdings.describe(held, clock)
+    obstacle = f"{uuid} held by {takers}" if any(each.percent == WHOLE_PERCENT for each in held) else ""
+    uses = [Use(-math.inf, each.until, each.percent) for each in held]
+    if barred is not None:
+        until, why = barred
+        obstacle = obstacle or f"{uuid} is not offered for {until - clock.now():.0f} s: {why}"
+        uses.append(Use(-math.inf, until, WHOLE_PERCENT))
+    foreign = max(0, reading.held_percent - confirmed)
+    if reading.health in {Health.UNHEALTHY, Health.UNKNOWN} or (reading.health is Health.BUSY and not held):
+        foreign = WHOLE_PERCENT
+    if foreign:
+        uses.append(Use(-math.inf, math.inf, foreign))
+    return Place(Offer(reading, taken, confirmed, takers, obstacle), tuple(uses))
 
 
-def describe(holder: Holder, clock: Clock) -> str:
-    """Return the holder in words: ``flights / run x / train[1] since 12:04 UTC``."""
-    day, _, rest = holder.since.partition("T")
-    when = rest[:5] if day == clock.wall_text().partition("T")[0] else f"{day} {rest[:5]}"
-    return f"{holder.gang_label}[{holder.replica}] since {when} UTC"
+# --- the queue without a look at devices ----------------------------------------------------------------------------
 
 
-def live_members_of(session: Session, gang_key: str) -> list[MemberEntry]:
-    """Return the gang's members that hold devices, newest first."""
-    return _live_members(session, MemberEntry.gang_key == gang_key)
+def renew_place(session: Session, clock: Clock, key: GangKey) -> Waiting | None:
+    """Renew the gang's place in the queue; tell from what is recorded whether devices seem free for it."""
+    holdings.expire(session, clock)
+    waiting.forget(session, clock)
+    host_ids = session.scalars(select(WaiterEntry.host_id).where(WaiterEntry.gang_key == key.key))
+    found: list[Waiting] = []
+    for host_id in sorted(set(host_ids)):
+        rows = waiting.alive_on(session, clock, host_id)
+        for row in rows:
+            if row.gang_key == key.key:
+                row.looked_seconds = clock.now()
+                is_promising = _is_promising(session, clock, row, rows)
+                found.append(Waiting(clock.now() - row.arrived_seconds, is_promising))
+    if not found:
+        return None
+    return Waiting(max(each.waited_seconds for each in found), any(each.is_promising for each in found))
 
 
-def _live_members(session: Session, condition: object) -> list[MemberEntry]:
-    query = select(MemberEntry).where(MemberEntry.state.in_(LIVE), condition)  # type: ignore[arg-type]
-    return list(session.scalars(query.order_by(MemberEntry.reservation_id.desc(), MemberEntry.replica)))
+def _is_promising(session: Session, clock: Clock, row: WaiterEntry, rows: Sequence[WaiterEntry]) -> bool:
+    turn = Turn(row.priority, row.time_limit_seconds, row.look_seconds)
+    ahead = waiting.ahead_of(rows, row.gang_key, row.replicas, turn, row.arrived_seconds)
+    own = waiting.waiters(session, clock, [row])
+    if not own:
+        return True
+    places = _places(session, clock, row.host_id, hosts.recorded_readings(session, row.host_id))
+    before = waiting.waiters(session, clock, ahead)
+    offers = offers_behind(before, places, own[0].request, row.time_limit_seconds, clock.now())
+    try:
+        chosen = choose(own[0].label, own[0].request, len(row.replicas), own[0].replicas, offers, row.host_id)
+    except DevicesNeverFitError:
+        return False  # for now: a device that is lost or could not be identified may come back
+    return not isinstance(chosen, Refused)
 
 
-def find_live(session: Session, member: Member) -> MemberEntry | None:
-    """Return the row of a member if it still holds its devices."""
-    same = (MemberEntry.reservation_id == member.reservation_id) & (MemberEntry.replica == member.replica)
-    return next(iter(_live_members(session, same)), None)
+def bar(session: Session, clock: Clock, member: Member, uuid: str, why: str, seconds: float) -> None:
+    """Offer a device to nobody for some seconds, and give the member's gang its place in the queue again."""
+    reservation = session.get(ReservationEntry, member.reservation_id)
+    if reservation is None:
+        raise LedgerError(f"no reservation {member.reservation_id} in this ledger")
+    reservation.is_void = True
+    hosts.bar(session, clock, reservation.host_id, uuid, why, seconds)
 
 
-def confirm(session: Session, clock: Clock, member: Member, supervisor_pid: int) -> None:
-    """Turn a reserved member into one that never expires."""
-    expire(session, clock)
-    row = find_live(session, member)
-    if row is not None and row.state == MemberState.CONFIRMED.value and row.supervisor_pid == supervisor_pid:
-        return  # the answer to an earlier call was lost
-    if row is None or row.state != MemberState.RESERVED.value:
-        state = row.state if row is not None else _last_state(session, member)
+def revoke_by_hand(session: Session, clock: Clock, reservation_id: int, by: str) -> int:
+    """Take what is live of a reservation away; return how many members that were."""
+    members = holdings.live_members(session, MemberEntry.reservation_id == reservation_id)
+    live = [member for member in members if not holdings.is_due(member, clock)]
+    if not live:
         raise LedgerError(
-            f"reservation {member.reservation_id} of replica {member.replica} cannot be confirmed",
-            f"it is {state}",
-            "Run the task again: it reserves anew.",
+            f"no live reservation {reservation_id} in this ledger", todo="List them with 'airflow tf reservations'."
         )
-    row.state, row.supervisor_pid = MemberState.CONFIRMED.value, supervisor_pid
-    row.confirmed_seconds, row.changed_at = clock.host_now(), clock.wall_text()  # the supervisor's own host asks
-
-
-def _last_state(session: Session, member: Member) -> str:
-    query = select(MemberEntry.state).where(
-        MemberEntry.reservation_id == member.reservation_id, MemberEntry.replica == member.replica
-    )
-    return session.scalars(query).one_or_none() or "unknown to this ledger"
-
-
-def end_member(session: Session, clock: Clock, member: MemberEntry, state: MemberState, why: str) -> None:
-    """Take the member's devices from it; where ``why`` is given, an attempt of it that has not ended is lost."""
-    member.state, member.changed_at = state.value, clock.wall_text()
-    for device in session.scalars(select(DeviceEntry).where(DeviceEntry.member_id == member.id)):
-        device.member_id = None
-    if why:
-        _lose_attempts(session, clock, member, why)
-    session.flush()
-
-
-def _lose_attempts(session: Session, clock: Clock, member: MemberEntry, why: str) -> None:
-    running = (AttemptState.STARTING.value, AttemptState.RUNNING.value)
-    query = select(AttemptEntry).where(AttemptEntry.member_id == member.id, AttemptEntry.state.in_(running))
-    for attempt in session.scalars(query):
-        attempt.state, attempt.cause, attempt.message = AttemptState.LOST.value, ExitCause.INFRASTRUCTURE.value, why
-        attempt.ended_at = attempt.updated_at = clock.wall_text()
-
-
-def as_member(session: Session, row: MemberEntry) -> Member:
-    """Return a member as its user sees it, its devices in the order of their index."""
-    query = select(DeviceEntry).where(DeviceEntry.member_id == row.id).order_by(DeviceEntry.index, DeviceEntry.uuid)
-    devices = tuple(_as_devices(session.scalars(query)))
-    return Member(row.reservation_id, row.reservation_id, row.replica, devices, row.state)
-
-
-def _as_devices(rows: Iterable[DeviceEntry]) -> Iterable[Device]:
-    for row in rows:
-        yield Device(row.uuid, row.kind, row.name, row.index, row.visible, row.memory_bytes)
+    for member in live:
+        holdings.end_member(session, clock, member, MemberState.REVOKED, f"released by {by}")
+    return len(live)

@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import and_
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import DeviceRequest, Host, Member, Reading
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.core.identity import GangKey, View
-from airflow_tf.core.ledger import ConfirmedMember, Granted, Orders, Outcome, Refused, ReplicaRecord
+from airflow_tf.core.ledger import (
+    ConfirmedMember,
+    Granted,
+    Orders,
+    Outcome,
+    Refused,
+    ReplicaRecord,
+    Turn,
+    Waiting,
+)
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
+from airflow_tf.ledger import holdings, reservations, views, waiting
 from airflow_tf.ledger import replicas as replica_rows
-from airflow_tf.ledger import reservations
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import DEADLINE_SECONDS, Transactions
+from airflow_tf.ledger.hosts import Look
 from airflow_tf.ledger.location import open_database
 from airflow_tf.ledger.migrate import migrate
-from airflow_tf.ledger.schema import AttemptEntry, GangEntry, MemberEntry, MetaEntry
+from airflow_tf.ledger.reservations import Ask
+from airflow_tf.ledger.schema import GangEntry, MemberEntry, MetaEntry
 
+BAR_SECONDS = 60.0
 T = TypeVar("T")
 
 
@@ -45,38 +57,51 @@ class Ledger:
 
     def register_host(self, host: Host, readings: Sequence[Reading]) -> None:
         """Record this host, its boot and its devices; members of an earlier boot of it are released."""
-        self._transactions.write(lambda session, clock: reservations.record_host(session, clock, host, readings))
+        look = Look.of(host, readings)
+        self._transactions.write(lambda session, clock: reservations.record_host(session, clock, look))
 
     def reserve(
-        self, key: GangKey, request: DeviceRequest, replicas: Sequence[int], host: Host, readings: Sequence[Reading]
+        self,
+        key: GangKey,
+        request: DeviceRequest,
+        replicas: Sequence[int],
+        host: Host,
+        readings: Sequence[Reading],
+        turn: Turn = Turn(),  # noqa: B008 (frozen)
     ) -> Granted | Refused:
         """Reserve devices for all of ``replicas`` in one transaction, or none.
 
-        Replicas that already have a live member keep it; its expiry is postponed.
+        Replicas that already have a live member keep it; its expiry is postponed. A refused gang waits in the queue.
 
-        :raises DevicesNeverFitError: if the host can never satisfy the request.
+        :raises DevicesNeverFitError: if the host can never satisfy the request; it names a registered one that can.
         """
+        ask, look = Ask(key, request, tuple(dict.fromkeys(replicas)), turn), Look.of(host, readings)
         return self._transactions.write(
-            lambda session, clock: reservations.reserve(
-                session,
-                clock,
-                life_seconds=self._life_seconds,
-                key=key,
-                request=request,
-                replicas=replicas,
-                host=host,
-                readings=readings,
-            )
+            lambda session, clock: reservations.reserve(session, clock, self._life_seconds, ask, look)
         )
+
+    def look(self, key: GangKey) -> Waiting | None:
+        """Renew a waiting gang's place without probing; None if it does not wait (granted, or forgotten)."""
+        return self._transactions.write(lambda session, clock: reservations.renew_place(session, clock, key))
+
+    def withdraw(self, key: GangKey) -> None:
+        """Leave the queue (idempotent)."""
+        self._transactions.write(lambda session, _: waiting.leave(session, key.key))
+
+    def bar(self, member: Member, uuid: str, why: str, seconds: float = BAR_SECONDS) -> None:
+        """Offer a device that its holder cannot use to nobody for some seconds.
+
+        The member's gang has its place in the queue again when it is next refused.
+        """
+        self._transactions.write(lambda session, clock: reservations.bar(session, clock, member, uuid, why, seconds))
 
     def member(self, key: GangKey, replica: int) -> Member | None:
         """Return the live (reserved or confirmed) member of a replica, newest fence first."""
 
         def query(session: Session, clock: Clock) -> Member | None:
-            now = clock.now()
-            for row in reservations.live_members_of(session, key.key):
-                if row.replica == replica and not reservations.is_due(row, clock.epoch, now):
-                    return reservations.as_member(session, row)
+            for row in holdings.live_members_of(session, key.key):
+                if row.replica == replica and not holdings.is_due(row, clock):
+                    return holdings.as_member(session, row)
             return None
 
         return self.read(query)
@@ -86,50 +111,52 @@ class Ledger:
 
         :raises LedgerError: if it is no longer reserved (expired, revoked, released).
         """
-        self._transactions.write(lambda session, clock: reservations.confirm(session, clock, member, supervisor_pid))
+        self._transactions.write(lambda session, clock: holdings.confirm(session, clock, member, supervisor_pid))
 
     def confirmed_on(self, host: Host) -> list[ConfirmedMember]:
         """Return the confirmed members of a host with the token of their last attempt."""
-
-        def query(session: Session, _: Clock) -> list[ConfirmedMember]:
-            wanted = select(MemberEntry).where(
-                MemberEntry.host_id == host.host_id, MemberEntry.state == MemberState.CONFIRMED.value
-            )
-            return [_confirmed(session, row) for row in session.scalars(wanted)]
-
-        return self.read(query)
+        of_host = and_(MemberEntry.host_id == host.host_id, MemberEntry.state == MemberState.CONFIRMED.value)
+        return self.read(
+            lambda session, _: [holdings.as_confirmed(session, row) for row in holdings.live_members(session, of_host)]
+        )
 
     def release(self, member: Member) -> None:
-        """Give the member's devices back (idempotent)."""
-        self._end(member, MemberState.RELEASED, "")
+        """Give the member's devices back (idempotent); of a revoked one: its replica has ended."""
+        self._transactions.write(lambda session, clock: holdings.release(session, clock, member))
 
     def revoke(self, member: Member, why: str) -> None:
         """Take the devices of a member whose supervisor is gone and whose processes are swept.
 
         Its attempt, if it has not ended, is recorded as lost.
         """
-        self._end(member, MemberState.REVOKED, why)
 
-    def _end(self, member: Member, state: MemberState, why: str) -> None:
         def work(session: Session, clock: Clock) -> None:
-            row = reservations.find_live(session, member)
+            row = holdings.find_live(session, member)
             if row is not None:
-                reservations.end_member(session, clock, row, state, why)
+                holdings.end_member(session, clock, row, MemberState.REVOKED, why)
 
         self._transactions.write(work)
+
+    def release_by_hand(self, reservation_id: int, by: str) -> int:
+        """Take a reservation away, whatever its state; return how many members it had. Their supervisor ends them.
+
+        :raises LedgerError: if there is no such live reservation.
+        """
+        return self._transactions.write(
+            lambda session, clock: reservations.revoke_by_hand(session, clock, reservation_id, by)
+        )
 
     def renew(self, key: GangKey, supervisor_pid: int) -> Orders:
         """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; return what was asked of it."""
 
         def work(session: Session, clock: Clock) -> Orders:
-            reservations.expire(session, clock)
+            holdings.expire(session, clock)
             gang = session.get(GangEntry, key.key)
             if gang is None:
                 return Orders()
             gang.supervisor_pid, gang.renewed_at = supervisor_pid, clock.wall_text()
-            for member in reservations.live_members_of(session, key.key):
-                member.expires_seconds = clock.now() + self._life_seconds
-            return Orders(cancelled_by=gang.cancelled_by)
+            holdings.renew(session, clock, key.key, supervisor_pid, self._life_seconds)
+            return views.orders(session, clock, gang, holdings.revoked_of(session, key.key, supervisor_pid))
 
         return self._transactions.write(work)
 
@@ -146,9 +173,10 @@ class Ledger:
             if gang is None:
                 raise LedgerError(f"no gang {gang_key} in this ledger", todo="List them with 'airflow tf runs'.")
             gang.cancelled_by, gang.cancelled_at = by, clock.wall_text()
-            for member in reservations.live_members_of(session, gang_key):
+            waiting.leave(session, gang_key)
+            for member in holdings.live_members_of(session, gang_key):
                 if member.state == MemberState.RESERVED.value:
-                    reservations.end_member(session, clock, member, MemberState.REVOKED, f"cancelled by {by}")
+                    holdings.end_member(session, clock, member, MemberState.REVOKED, f"cancelled by {by}")
 
         self._transactions.write(work)
 
@@ -158,18 +186,31 @@ class Ledger:
         """Record the gang (idempotent); ``folder`` is its run folder on this host."""
         self._transactions.write(lambda session, clock: replica_rows.open_gang(session, clock, key, count, folder))
 
-    def enter(self, key: GangKey, replica: int, view: View) -> ReplicaRecord:
+    def enter(self, key: GangKey, replica: int, view: View, *, together: bool = False, spec: str = "") -> ReplicaRecord:
         """Register ``view`` and return the replica's current generation.
 
-        A view whose ``first_try`` is greater than the recorded one was cleared by a user: it opens a new generation.
+        A view whose ``first_try`` is greater than the recorded one was cleared by a user: it opens a new generation,
+        for this replica alone, or with ``together`` (gangs) for all: later cleared siblings join it.
 
         :raises LedgerError: if the gang was not opened or has no such replica.
         """
-        return self._transactions.write(lambda session, clock: replica_rows.enter(session, clock, key, replica, view))
+        return self._transactions.write(
+            lambda session, clock: views.enter(session, clock, key, replica, view, together=together, spec=spec)
+        )
+
+    def renew_view(self, key: GangKey, replica: int, view: View, log_position: tuple[int, int] | None = None) -> bool:
+        """Record a sign of life of a view, and how far it has shown the output; False if it was replaced."""
+        return self._transactions.write(
+            lambda session, clock: views.renew(session, clock, key, replica, view, log_position)
+        )
+
+    def ask_stop(self, key: GangKey, replica: int, view: View, reason: str) -> bool:
+        """Ask the supervisor, by its next heartbeat, to stop the replica; False if the view is not the newest."""
+        return self._transactions.write(lambda session, _: views.ask_stop(session, key, replica, view, reason))
 
     def is_newest_view(self, key: GangKey, replica: int, view: View) -> bool:
         """Tell whether no newer view of this replica has been registered."""
-        newest = self.read(lambda session, _: replica_rows.newest_view(session, key, replica))
+        newest = self.read(lambda session, _: views.newest_view(session, key, replica))
         return newest is None or not newest.is_newer_than(view) or newest == view
 
     def seconds_waiting(self, key: GangKey, replica: int, view: View) -> float:
@@ -177,7 +218,7 @@ class Ledger:
 
         :raises LedgerError: if a newer view has taken the replica over.
         """
-        return self.read(lambda session, clock: replica_rows.seconds_waiting(session, clock, key, replica, view))
+        return self.read(lambda session, clock: views.seconds_waiting(session, clock, key, replica, view))
 
     def start_attempt(self, key: GangKey, replica: int, generation: int, member: Member, token: str) -> int:
         """Record a new attempt in state STARTING and return its number, counted from 1 in its generation.
@@ -186,7 +227,7 @@ class Ledger:
         """
 
         def work(session: Session, clock: Clock) -> int:
-            row = reservations.find_live(session, member)
+            row = holdings.find_live(session, member)
             if row is None:
                 raise LedgerError(
                     f"replica {replica} of {key.label} cannot start",
@@ -211,7 +252,7 @@ class Ledger:
 
     def replicas(self, key: GangKey) -> dict[int, ReplicaRecord]:
         """Return the current generation of every replica that was ever entered."""
-        return self.read(lambda session, _: replica_rows.replicas(session, key.key))
+        return self.read(lambda session, clock: views.replicas(session, clock, key.key))
 
 
 def open_ledger(
@@ -228,15 +269,3 @@ def open_ledger(
     transactions = Transactions(database, deadline_seconds=deadline_seconds, clock=clock)
     migrate(transactions)
     return Ledger(transactions, reservation_seconds=settings.reservation_seconds)
-
-
-def _confirmed(session: Session, row: MemberEntry) -> ConfirmedMember:
-    tokens = select(AttemptEntry.token).where(AttemptEntry.member_id == row.id)
-    newest = tokens.order_by(AttemptEntry.generation.desc(), AttemptEntry.attempt.desc()).limit(1)
-    return ConfirmedMember(
-        member=reservations.as_member(session, row),
-        gang_label=f"{session.get_one(GangEntry, row.gang_key).label}[{row.replica}]",
-        supervisor_pid=row.supervisor_pid or 0,
-        confirmed_seconds=row.confirmed_seconds or 0.0,
-        token=session.scalar(newest),
-    )

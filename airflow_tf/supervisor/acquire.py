@@ -13,7 +13,7 @@ import psutil
 from airflow_tf.core.devices import DeviceRequest, Host, Member
 from airflow_tf.core.errors import DevicesBusyError
 from airflow_tf.core.identity import GangKey, digest
-from airflow_tf.core.ledger import ConfirmedMember, GangLedger, Granted, Refused
+from airflow_tf.core.ledger import ConfirmedMember, GangLedger, Granted, Refused, Turn
 from airflow_tf.core.settings import Settings
 from airflow_tf.devices.locks import DeviceLock, ensure_lock_folder
 from airflow_tf.devices.registry import read_all
@@ -39,7 +39,12 @@ def this_host() -> Host:
 
 
 def acquire(
-    ledger: GangLedger, settings: Settings, key: GangKey, request: DeviceRequest, replicas: Sequence[int]
+    ledger: GangLedger,
+    settings: Settings,
+    key: GangKey,
+    request: DeviceRequest,
+    replicas: Sequence[int],
+    turn: Turn = Turn(),  # noqa: B008 (frozen)
 ) -> Granted | Refused:
     """Reserve devices of this host for ``replicas``, all or nothing; those that have some keep them.
 
@@ -52,7 +57,7 @@ def acquire(
     ledger.register_host(host, readings)
     if reclaim(ledger, settings, host):
         readings = read_all(settings, request.kind)  # what was on the devices has just been ended
-    return ledger.reserve(key, request, replicas, host, readings)
+    return ledger.reserve(key, request, replicas, host, readings, turn)
 
 
 def reclaim(ledger: GangLedger, settings: Settings, host: Host) -> list[ConfirmedMember]:

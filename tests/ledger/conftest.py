@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import Connection
 
 from airflow_tf.core.devices import Device, DeviceRequest, Health, Host, Reading
@@ -15,6 +17,7 @@ from airflow_tf.core.identity import GangKey
 from airflow_tf.core.settings import Settings
 from airflow_tf.ledger import Clock, Ledger, open_ledger
 from airflow_tf.ledger.location import open_database
+from airflow_tf.ledger.migrate import MIGRATIONS
 from airflow_tf.testing.postgres import PostgresServer
 
 HOST = Host("machine-place", "gpu-host", "boot-1")
@@ -106,3 +109,16 @@ def reserve(ledger: Ledger, gang: Callable[[str], GangKey]) -> Callable[..., obj
         return ledger.reserve(gang(name), request(**demands), replicas, HOST, readings)
 
     return call
+
+
+def migrated_to(url: str, revision: str) -> None:
+    """Make or migrate a ledger as an earlier version did."""
+    database = open_database(url, deadline_seconds=10.0)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    try:
+        with database.writing.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+    finally:
+        database.plain.dispose()

@@ -27,10 +27,10 @@ def test_devices_with_their_holders(reader, reserve, time):
     reserve("flights", [0], devices(2))
     held, free = plain(reader.devices())
     assert (held["host"], held["uuid"], held["health"]) == ("gpu-host", "cpu-0", "free")
-    assert held["holder"]["gang_label"] == "flights / run x / train"
-    assert free["holder"] is None
+    assert [holder["gang_label"] for holder in held["holders"]] == ["flights / run x / train"]
+    assert free["holders"] == []
     time.seconds += 61
-    assert [row["holder"] for row in plain(reader.devices())] == [None, None]
+    assert [row["holders"] for row in plain(reader.devices())] == [[], []]
 
 
 def test_reservations_with_the_time_left(reader, reserve, ledger, time):

@@ -1,0 +1,158 @@
+"""Hosts, their devices and what was last read of them, within the caller's transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from airflow_tf.core.devices import Device, Health, Host, Reading
+from airflow_tf.ledger.clock import Clock
+from airflow_tf.ledger.schema import DeviceEntry, HoldingEntry, HostEntry, LookEntry
+
+LOST = "lost: its host no longer lists it"
+_KINDS_THAT_GET_LOST = frozenset({"gpu"})  # others are declared: what is declared no more is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a host's devices, prepared outside a transaction; ``digests`` are over all that is recorded."""
+
+    host: Host
+    readings: tuple[Reading, ...]
+    digests: dict[str, str]
+
+    @classmethod
+    def of(cls, host: Host, readings: Sequence[Reading]) -> Look:
+        """Sort the readings as devices are given out, and digest those of each kind."""
+        kinds: dict[str, list[str]] = {}
+        for reading in readings:
+            kinds.setdefault(reading.device.kind, []).append(repr(_recorded(reading)))
+        digests = {
+            kind: hashlib.blake2b(
+                "\n".join([host.boot_id, *lines]).encode(errors="replace"), digest_size=16
+            ).hexdigest()
+            for kind, lines in kinds.items()
+        }
+        return cls(host, tuple(sorted(readings, key=lambda reading: reading.device.index)), digests)
+
+
+def record(session: Session, clock: Clock, look: Look, on_new_boot: Callable[[str], None]) -> None:
+    """Record the host and what was read, as far as that is new.
+
+    :param on_new_boot: called with the id of each host of this machine that is of an earlier boot.
+    """
+    host = look.host
+    same_machine = {
+        row.host_id: row for row in session.scalars(select(HostEntry).where(HostEntry.machine == host.machine))
+    }
+    for earlier in same_machine.values():
+        if earlier.boot_id != host.boot_id:
+            on_new_boot(earlier.host_id)
+            earlier.boot_id = host.boot_id
+    row = same_machine.get(host.host_id)
+    if row is None:
+        row = HostEntry(host_id=host.host_id, machine=host.machine, boot_id=host.boot_id)
+    row.name, row.seen_at = host.name, clock.wall_text()
+    session.add(row)
+    session.flush()
+    known = {entry.kind: entry for entry in session.scalars(select(LookEntry).where(LookEntry.host_id == host.host_id))}
+    for kind, digest in look.digests.items():
+        entry = known.get(kind)
+        if entry is None:
+            entry = LookEntry(host_id=host.host_id, kind=kind, digest="", seen_at="")
+            session.add(entry)
+        if entry.digest != digest:
+            _record_devices(session, host, kind, [each for each in look.readings if each.device.kind == kind])
+        entry.digest, entry.seen_at = digest, clock.wall_text()
+    session.flush()
+
+
+def _record_devices(session: Session, host: Host, kind: str, readings: Iterable[Reading]) -> None:
+    """Insert or update the devices read; others of the same kind are no longer there.
+
+    A device of which a holder is known is recorded as free beside that: its lock is that holder's, who may leave
+    before the next look.
+    """
+    of_kind = select(DeviceEntry).where(DeviceEntry.host_id == host.host_id, DeviceEntry.kind == kind)
+    known = {each.uuid: each for each in session.scalars(of_kind)}
+    held = set(session.scalars(select(HoldingEntry.uuid).where(HoldingEntry.host_id == host.host_id)))
+    for each in known.values():
+        each.is_present = False
+    for reading in readings:
+        device = reading.device
+        row = known.get(device.uuid) or session.get(DeviceEntry, (host.host_id, device.uuid))
+        if row is None:
+            row = DeviceEntry(host_id=host.host_id, uuid=device.uuid)
+        _, row.kind, row.name, row.index, row.visible, row.memory_bytes, row.health, row.reason = _recorded(reading)
+        if device.uuid in held and reading.health is Health.BUSY:
+            row.health, row.reason = Health.FREE.value, ""
+        row.is_present, row.boot_id = True, host.boot_id
+        session.add(row)
+    session.flush()
+
+
+def _recorded(reading: Reading) -> tuple[str, str, str, int, str, int | None, str, str]:
+    device = reading.device
+    return (
+        device.uuid,
+        device.kind,
+        device.name,
+        device.index,
+        device.visible,
+        device.memory_bytes,
+        reading.health.value,
+        reading.reason,
+    )
+
+
+def lost_readings(session: Session, look: Look) -> list[Reading]:
+    """Return the devices that the host has listed in this boot and lists no more; they are waited for."""
+    query = select(DeviceEntry).where(
+        DeviceEntry.host_id == look.host.host_id,
+        DeviceEntry.kind.in_(_KINDS_THAT_GET_LOST.intersection(look.digests)),
+        DeviceEntry.boot_id == look.host.boot_id,
+        DeviceEntry.visible != "",
+        DeviceEntry.is_present.is_(False),
+    )
+    return [Reading(as_device(row), Health.UNKNOWN, LOST) for row in session.scalars(query.order_by(DeviceEntry.index))]
+
+
+def recorded_readings(session: Session, host_id: str) -> list[Reading]:
+    """Return what was last read of a host's devices, as far as that is recorded."""
+    query = select(DeviceEntry).where(DeviceEntry.host_id == host_id, DeviceEntry.is_present)
+    rows = session.scalars(query.order_by(DeviceEntry.index))
+    return [Reading(as_device(row), Health(row.health), row.reason) for row in rows]
+
+
+def devices_of_others(session: Session, host_id: str) -> dict[str, list[Device]]:
+    """Return the name and the devices of each other registered host."""
+    query = select(HostEntry.name, DeviceEntry).join(DeviceEntry, DeviceEntry.host_id == HostEntry.host_id)
+    found: dict[str, list[Device]] = {}
+    for name, row in session.execute(query.where(HostEntry.host_id != host_id, DeviceEntry.is_present)):
+        found.setdefault(name, []).append(as_device(row))
+    return found
+
+
+def bars(session: Session, clock: Clock, host_id: str) -> dict[str, tuple[float, str]]:
+    """Return uuid -> (until when, why) of the devices that nobody is offered now."""
+    query = select(DeviceEntry.uuid, DeviceEntry.barred_until_seconds, DeviceEntry.barred_why).where(
+        DeviceEntry.host_id == host_id,
+        DeviceEntry.barred_until_seconds > clock.now(),
+        DeviceEntry.barred_epoch == clock.epoch,
+    )
+    return {uuid: (until or 0.0, why or "") for uuid, until, why in session.execute(query)}
+
+
+def bar(session: Session, clock: Clock, host_id: str, uuid: str, why: str, seconds: float) -> None:
+    """Offer the device to nobody for some seconds."""
+    row = session.get_one(DeviceEntry, (host_id, uuid))
+    row.barred_epoch, row.barred_until_seconds, row.barred_why = clock.epoch, clock.now() + seconds, why
+
+
+def as_device(row: DeviceEntry) -> Device:
+    """Return a device as its user sees it."""
+    return Device(row.uuid, row.kind, row.name, row.index, row.visible, row.memory_bytes)
