@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, Health, Host, Reading
@@ -113,12 +113,19 @@ def lost_readings(session: Session, look: Look) -> list[Reading]:
     """Return the devices that the host has listed in this boot and lists no more; they are waited for."""
     query = select(DeviceEntry).where(
         DeviceEntry.host_id == look.host.host_id,
-        DeviceEntry.kind.in_(_KINDS_THAT_GET_LOST.intersection(look.digests)),
+        DeviceEntry.kind.in_(look.digests),
+        is_lost(),
         DeviceEntry.boot_id == look.host.boot_id,
-        DeviceEntry.visible != "",
-        DeviceEntry.is_present.is_(False),
     )
-    return [Reading(as_device(row), Health.UNKNOWN, LOST) for row in session.scalars(query.order_by(DeviceEntry.index))]
+    rows = session.scalars(query.order_by(DeviceEntry.index))
+    return [Reading(as_device(row), Health.UNHEALTHY, LOST) for row in rows]
+
+
+def is_lost() -> ColumnElement[bool]:
+    """Return what is true of a device that its host lists no more; of an earlier boot nothing is known to be lost."""
+    return and_(
+        DeviceEntry.kind.in_(_KINDS_THAT_GET_LOST), DeviceEntry.visible != "", DeviceEntry.is_present.is_(False)
+    )
 
 
 def recorded_readings(session: Session, host_id: str) -> list[Reading]:

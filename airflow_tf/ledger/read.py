@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from airflow_tf.core.devices import Health
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import holdings, hosts, waiting
 from airflow_tf.ledger.clock import Clock
@@ -57,7 +58,7 @@ class LedgerReader:
         return self._ledger.read(lambda session, _: _hosts(session))
 
     def devices(self) -> list[DeviceRow]:
-        """Return every device that its host still has, by host, kind and index."""
+        """Return every device that its host has, or has lost since it was started, by host, kind and index."""
         return self._ledger.read(_devices)
 
     def runs(
@@ -109,7 +110,7 @@ def _devices(session: Session, clock: Clock) -> list[DeviceRow]:
         select(DeviceEntry, HostEntry.name, LookEntry.seen_at)
         .join(HostEntry, HostEntry.host_id == DeviceEntry.host_id)
         .join(LookEntry, looked, isouter=True)
-        .where(DeviceEntry.is_present)
+        .where(or_(DeviceEntry.is_present, and_(hosts.is_lost(), DeviceEntry.boot_id == HostEntry.boot_id)))
         .order_by(HostEntry.name, DeviceEntry.kind, DeviceEntry.index)
     )
     found = session.execute(query).all()
@@ -124,8 +125,8 @@ def _devices(session: Session, clock: Clock) -> list[DeviceRow]:
             name=row.name,
             index=row.index,
             memory_bytes=row.memory_bytes,
-            health=row.health,
-            reason=row.reason,
+            health=row.health if row.is_present else Health.UNHEALTHY.value,
+            reason=row.reason if row.is_present else hosts.LOST,
             seen=seen or "",
             holders=tuple(each.holder for each in held[row.host_id].get(row.uuid, ())),
             barred=barred[row.host_id].get(row.uuid, (0.0, ""))[1],
