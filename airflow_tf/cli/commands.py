@@ -7,9 +7,15 @@ import socket
 from argparse import Namespace
 from pathlib import Path
 
+from airflow_tf.cli.cancel import Canceller
+from airflow_tf.cli.devices import device_rows, shown_device, watch
 from airflow_tf.cli.doctor import Wishes, run_checks
-from airflow_tf.cli.gangs import Canceller, device_rows, find_gangs, run_rows
-from airflow_tf.cli.output import command, print_rows
+from airflow_tf.cli.logs import LogReader, Selection
+from airflow_tf.cli.output import command, confirm, print_rows
+from airflow_tf.cli.prune import FAILED, Pruner, shown_pruned
+from airflow_tf.cli.reservations import queue_rows, reservation_rows, shown_reservation, shown_waiter
+from airflow_tf.cli.runs import find_gangs, run_rows, shown_run
+from airflow_tf.core.errors import DeclarationError
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
@@ -58,15 +64,53 @@ def _problems(file: Path) -> list[dict[str, str | int]]:
 
 @command
 def devices(args: Namespace) -> None:
-    """List devices with their state and holder."""
+    """List devices with their state and holders."""
     settings = load_settings()
-    print_rows(device_rows(LedgerReader(open_ledger(settings)), settings), args.output)
+    reader = LedgerReader(open_ledger(settings))
+    if not args.watch:
+        print_rows(device_rows(reader, settings), args.output, shown_device)
+    elif args.output == "table":
+        watch(lambda: device_rows(reader, settings), args.interval)
+    else:
+        raise DeclarationError("--watch shows a table", todo="Leave --output away.")
 
 
 @command
 def runs(args: Namespace) -> None:
-    """List the replicas of all training runs."""
-    print_rows(run_rows(LedgerReader(open_ledger(load_settings())), args.dag_id), args.output)
+    """List the replicas of training runs."""
+    reader = LedgerReader(open_ledger(load_settings()))
+    print_rows(run_rows(reader, args.dag_id, state=args.state, limit=args.limit), args.output, shown_run)
+
+
+@command
+def logs(args: Namespace) -> None:
+    """Print the output of a run's replicas."""
+    reader = LedgerReader(open_ledger(load_settings()))
+    gangs = [gang.key for gang in find_gangs(reader, args.run)]
+    wanted = Selection(args.replica, args.attempt, args.lines)
+    shown = LogReader(reader, gangs, wanted, lambda line: print(line, flush=args.follow))  # noqa: T201
+    if args.follow:
+        shown.follow()
+    else:
+        shown.show()
+
+
+@command
+def reservations(args: Namespace) -> None:
+    """List who holds devices, or who waits for some, or take a reservation away."""
+    ledger = open_ledger(load_settings())
+    reader = LedgerReader(ledger)
+    if args.release is not None:
+        found = [row for row in reservation_rows(reader) if row["reservation"] == args.release]
+        if not args.yes:
+            print_rows(found, "table", shown_reservation)
+            confirm(f"Take reservation {args.release} away and end its {len(found)} replicas?", yes=False)
+        count = ledger.release_by_hand(args.release, _who())
+        print_rows([{"reservation": args.release, "replicas": count, "result": "released"}], args.output)
+    elif args.queue:
+        print_rows(queue_rows(reader), args.output, shown_waiter)
+    else:
+        print_rows(reservation_rows(reader), args.output, shown_reservation)
 
 
 @command
@@ -75,8 +119,26 @@ def cancel(args: Namespace) -> None:
     settings = load_settings()
     ledger = open_ledger(settings)
     gangs = find_gangs(LedgerReader(ledger), args.run)
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
-    rows = Canceller(ledger, settings, by).cancel(gangs, args.timeout)
+    rows = Canceller(ledger, settings, _who()).cancel(gangs, args.timeout, force=args.force)
     print_rows(rows, args.output)
     if any(row["left"] for row in rows):
         raise SystemExit(1)
+
+
+@command
+def prune(args: Namespace) -> None:
+    """Remove what was not used for long; exit code 1 if something could not be removed."""
+    settings = load_settings()
+    seconds = settings.retention_seconds if args.older_than is None else args.older_than
+    pruner = Pruner(open_ledger(settings), settings, seconds)
+    if not args.dry_run and not args.yes:
+        print_rows(pruner.plan(), "table", shown_pruned)
+        confirm("Remove all this?", yes=False)
+    rows = pruner.plan() if args.dry_run else pruner.prune()
+    print_rows(rows, args.output, shown_pruned)
+    if any(row["result"] == FAILED for row in rows):
+        raise SystemExit(1)
+
+
+def _who() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()}"

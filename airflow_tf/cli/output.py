@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow.cli.simple_table import AirflowConsole
+import yaml
+from airflow.cli.simple_table import AirflowConsole, SimpleTable
 from airflow.utils.cli import suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from airflow_tf.core.errors import AirflowTfError
 
 Command = Callable[[Namespace], None]
+Row = dict[str, Any]
+
+_CELL_CHARACTERS = 80
 
 
 def command(function: Command) -> Command:
-    """Make ``function`` a command: quiet unless ``--verbose``, with errors of ours as one line and exit code 1."""
+    """Make ``function`` a command: quiet unless ``--verbose``, with errors of ours as one line and exit code 1.
+
+    ^C ends it with code 130, and a reader of its output that went away (``| head``) with 0.
+    """
 
     @suppress_logs_and_warning
     @providers_configuration_loaded
@@ -25,12 +35,74 @@ def command(function: Command) -> Command:
     def run(args: Namespace) -> None:
         try:
             function(args)
+            sys.stdout.flush()
         except AirflowTfError as error:
             raise SystemExit(f"airflow tf {args.subcommand}: {error}") from error
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what the interpreter still flushes
+            raise SystemExit(0) from None
 
     return run
 
 
-def print_rows(rows: Sequence[dict[str, Any]], output: str) -> None:
-    """Print ``rows``, all with the same keys, in the format that ``--output`` names."""
-    AirflowConsole().print_as(data=list(rows), output=output)
+def print_rows(rows: Sequence[Row], output: str, shown: Callable[[Row], Row] | None = None) -> None:
+    """Print ``rows``, all with the same keys, in the format that ``--output`` names.
+
+    :param shown: what of a row a table shows, and how; JSON and YAML have the whole row as it is.
+    """
+    if output == "json":
+        print(json.dumps(list(rows)))  # noqa: T201
+    elif output == "yaml":
+        print(yaml.safe_dump(list(rows), sort_keys=False), end="")  # noqa: T201
+    else:
+        table = [shown(row) if shown else row for row in rows]
+        if output == "plain":
+            cells = [{name: _one_line(value) for name, value in row.items()} for row in table]
+            console().print_as_plain_table(cells)
+        else:
+            console().print(make_table(table) if table else "No data found")
+
+
+def console() -> AirflowConsole:
+    """Return a console that shows texts as they are: a program's message may look like markup."""
+    return AirflowConsole(markup=False, emoji=False, highlight=False)
+
+
+def make_table(rows: Sequence[Row]) -> SimpleTable:
+    """Return ``rows`` as a table with one line per row as long as the terminal is wide enough."""
+    table = SimpleTable(show_header=True)  # type: ignore[no-untyped-call]  # Airflow's own
+    for name in rows[0] if rows else ():
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on the terminal whether to go on, unless ``yes``.
+
+    :raises SystemExit: if the answer is not yes, or nobody is there to give one.
+    """
+    if yes:
+        return
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise SystemExit("Nothing was done. Answer y, or give --yes.")
+
+
+def _cell(value: object) -> str:
+    text = _one_line(value)
+    return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 1]}…"
+
+
+def _one_line(value: object) -> str:
+    """Return a value as text without line ends, tabs and control sequences of a terminal."""
+    if value is None:
+        return ""
+    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return "".join(character if character.isprintable() else " " for character in text)

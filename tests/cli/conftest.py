@@ -4,6 +4,17 @@ import json
 
 import pytest
 
+from airflow_tf.core.devices import DeviceRequest
+from airflow_tf.core.identity import GangKey
+from airflow_tf.core.ledger import Granted
+from airflow_tf.devices.registry import read_all
+from airflow_tf.ledger import open_ledger
+from airflow_tf.ledger.read import LedgerReader
+from airflow_tf.supervisor.acquire import this_host
+from tests.supervisor.harness import Gang, wait_for
+
+SLEEP = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(300)\n"
+
 
 @pytest.fixture
 def installation(settings, monkeypatch):
@@ -12,6 +23,44 @@ def installation(settings, monkeypatch):
     monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__LOCK_DIR", str(settings.lock_dir))
     monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__CPU_SLOTS", str(settings.cpu_slots))
     return settings
+
+
+@pytest.fixture
+def ledger(installation):
+    opened = open_ledger(installation)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def gang(installation, tmp_path):
+    """A gang that really runs."""
+    return Gang(installation, tmp_path)
+
+
+@pytest.fixture
+def wait_until_running():
+    """Wait for the supervisor's heartbeat, which records that the attempt runs."""
+
+    def wait(gang):
+        reader = LedgerReader(gang.ledger)
+        wait_for(lambda: reader.runs()[0].replicas[0].state == "running", "the attempt is recorded")
+
+    return wait
+
+
+@pytest.fixture
+def reserve(installation, ledger):
+    """Reserve CPU slots for a gang of a DAG; return its key and its first member."""
+
+    def call(dag_id, count=1):
+        key = GangKey(ledger.ledger_id, dag_id, "run", "train")
+        readings = read_all(installation, "cpu")
+        granted = ledger.reserve(key, DeviceRequest("cpu"), range(count), this_host(), readings)
+        assert isinstance(granted, Granted), granted
+        return key, granted.members[0]
+
+    return call
 
 
 @pytest.fixture
@@ -27,6 +76,7 @@ def airflow_tf(installation, capsys):
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
             if isinstance(error.code, str):
+                capsys.readouterr()
                 return code, error.code
         printed = capsys.readouterr().out
         return code, json.loads(printed) if "json" in words else printed

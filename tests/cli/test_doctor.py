@@ -45,6 +45,8 @@ def test_a_healthy_host_has_only_ok_lines(airflow_tf, airflow_database, healthy)
             "lock folder",
             "devices",
             "cache folder",
+            "memory limits",
+            "worker restarts",
             "training interpreter",
             "declarations",
         ],
@@ -139,7 +141,9 @@ def test_every_command_is_offered():
 
     [group] = get_cli_commands()
     assert group.name == "tf"
-    assert {command.name for command in group.subcommands} == {"doctor", "validate", "devices", "runs", "cancel"}
+    assert [command.name for command in group.subcommands] == [
+        "doctor", "validate", "devices", "runs", "logs", "reservations", "cancel", "prune",
+    ]  # fmt: skip
     assert all(
         Path(doctor.__file__).parent.joinpath("commands.py").read_text().count(f"def {c.name}(") == 1
         for c in group.subcommands

@@ -36,7 +36,7 @@ def test_all_problems_of_all_files_are_printed_with_their_positions(airflow_tf, 
 def test_json_has_the_parts(airflow_tf, files):
     code, [row] = airflow_tf("validate", files / "syntax.tf.yaml", "--output", "json")
     assert code == 1
-    assert (row["file"], row["line"], row["column"]) == (str(files / "syntax.tf.yaml"), "2", "1")
+    assert (row["file"], row["line"], row["column"]) == (str(files / "syntax.tf.yaml"), 2, 1)
 
 
 def test_a_missing_file_is_an_error(airflow_tf, files):
