@@ -30,6 +30,7 @@ from airflow_tf.ledger.location import filesystem_type, refuse_network_filesyste
 from airflow_tf.pipeline.build import load_dag
 from airflow_tf.pipeline.loader import SUFFIX
 from airflow_tf.storage.client import probe
+from airflow_tf.supervisor import cgroup, scope
 
 TRAINING_DEADLINE_SECONDS = 180.0
 LOW_SPACE_BYTES = 2 * 2**30
@@ -87,6 +88,8 @@ def run_checks(wishes: Wishes) -> Iterator[Check]:
     yield _guarded("lock folder", lambda: _lock_folder(settings))
     yield _guarded("devices", lambda: _devices(settings))
     yield _guarded("cache folder", lambda: _cache(settings))
+    yield _guarded("memory limits", cgroup.describe)
+    yield _guarded("worker restarts", lambda: scope.describe(settings.own_scope))
     yield _guarded("training interpreter", lambda: _training(wishes.python or sys.executable))
     if wishes.hdfs or wishes.hdfs_conn_id:
         yield _guarded("hdfs", lambda: _hdfs(wishes))

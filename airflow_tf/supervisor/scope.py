@@ -38,7 +38,7 @@ def describe(choice: str, membership: Path = _MEMBERSHIP) -> str:
     """
     service = service_of(membership)
     if not service:
-        return "no systemd service: training outlives a restart of the worker"
+        return "this command runs in no systemd service; if the worker does, run it there as well"
     todo = f"Set KillMode=process in {service}, or allow scopes: loginctl enable-linger for the user that runs it."
     if choice == OFF:
         raise DeclarationError(f"a restart of {service} ends training", "own_scope is off", todo)

@@ -124,7 +124,7 @@ def test_outside_a_service_nothing_is_needed(tmp_path: Path) -> None:
     membership = tmp_path / "cgroup"
     membership.write_text("0::/\n")
     assert scope.in_scope("auto", ["python"], membership) == ["python"]
-    assert "no systemd service" in scope.describe("auto", membership)
+    assert "in no systemd service" in scope.describe("auto", membership)
 
 
 def test_a_death_beside_a_new_oom_kill_of_the_host_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

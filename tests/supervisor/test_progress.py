@@ -187,3 +187,33 @@ def test_a_memory_limit_that_cannot_be_enforced_is_refused_before_the_start(
     assert outcome.cause is ExitCause.CONFIG_REFUSED
     assert "train.memory_limit cannot be enforced on this host" in outcome.message
     assert watch.lines == []
+
+
+TWO_WORKERS: dict[str, Any] = {"strategy": "sync", "roles": {"worker": 2}}
+IN_STEP = REPORT + (
+    "import pathlib\n"
+    "me = pathlib.Path(os.environ['AIRFLOW_TF_METRICS_FILE'])\n"
+    "replica, attempt = os.environ['AIRFLOW_TF_REPLICA'], os.environ['AIRFLOW_TF_ATTEMPT']\n"
+    "peer = pathlib.Path(str(me).replace(f'replica-{replica}', f'replica-{1 - int(replica)}'))\n"
+    "def all_reduce(step):\n"
+    "    while not peer.exists() or len(peer.read_text().splitlines()) < step: time.sleep(0.02)\n"
+    "print('pid', os.getpid(), flush=True)\n"
+    "for step in range(10 if attempt == '2' else 10**6):\n"
+    "    report(step)\n"
+    "    all_reduce(step)\n"
+    "    time.sleep(0.05)\n"
+)
+
+
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_stopped_member_of_a_gang_is_blamed_and_all_show_their_stacks(make_gang: Callable[..., Gang]) -> None:
+    """As reported of MultiWorkerMirroredStrategy: the others wait for ever for a worker that does not go on."""
+    gang = make_gang(count=2)
+    fields: dict[str, Any] = TWO_WORKERS | {"progress_timeout_seconds": 1.5, "restarts": 1}
+    first = gang.start(IN_STEP, replica=0, **fields)
+    second = gang.start(IN_STEP, replica=1, **fields)
+    kill(int(second.line("pid ")), signal.SIGSTOP)
+    assert first.end().state is second.end().state is AttemptState.SUCCEEDED
+    assert any("restart 1: worker 1: no progress for" in info and "T (stopped)" in info for info in first.infos)
+    assert "all_reduce" in "\n".join(first.lines)
+    assert "it cannot write its stacks" in "\n".join(second.lines)
