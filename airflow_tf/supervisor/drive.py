@@ -60,6 +60,10 @@ class Host(Starter, Protocol):
         """Return what watches an attempt on these devices."""
         ...
 
+    async def bar(self, member: Member, uuids: Sequence[str], why: str) -> None:
+        """Offer devices of a member to nobody for a while."""
+        ...
+
     async def record_start(self, seat: Seat, member: Member, token: str) -> int:
         """Record a new attempt and return its number."""
         ...
@@ -183,7 +187,10 @@ class Drive:
 
     async def _free(self) -> None:
         for number, member in self._members.items():
-            run = self.seats[number].run
+            run, outcome = self.seats[number].run, self.seats[number].outcome
+            if outcome is not None and outcome.state is AttemptState.FAILED and outcome.cause.needs_other_device:
+                uuids = [device.uuid for device in member.devices]
+                await self._host.bar(member, uuids, outcome.message.partition("\n")[0])
             await self._host.free(member, run if run is not None and run.keeps_device else None)
 
     async def _attempts(self) -> None:
@@ -291,7 +298,7 @@ class Drive:
                     return ended, alarm
                 for number in ended:
                     self.seats[number].tell_waiting()
-                pending = {run.process.status for run in runs.values() if run.process and not run.has_ended}
+                pending = {run.process.status for number, run in runs.items() if run.process and number not in ended}
                 waited: set[asyncio.Future[Any]] = {*pending, *alarms, stopping}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
