@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airflow_tf.core.checkpoint import BundleReader, average, verify
+from airflow_tf.core.checkpoint import BundleReader, verify
+from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.errors import CheckpointError
 
 

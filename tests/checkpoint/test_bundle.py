@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry, verify
-from airflow_tf.core.checkpoint.dtypes import decode, encode, mean
+from airflow_tf.core.checkpoint.numeric import decode, encode, mean
 from airflow_tf.core.checkpoint.table import read_table, write_table
 from airflow_tf.core.checkpoint.wire import MalformedError, get_varint, put_varint
 from airflow_tf.core.errors import CheckpointError

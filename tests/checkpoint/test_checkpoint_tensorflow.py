@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from airflow_tf.core.checkpoint import BundleReader, average, latest_complete, verify
+from airflow_tf.core.checkpoint import BundleReader, latest_complete, verify
+from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.errors import CheckpointError
 
 pytestmark = pytest.mark.tensorflow

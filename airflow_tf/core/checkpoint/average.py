@@ -17,7 +17,8 @@ import numpy as np
 
 from airflow_tf.core.checkpoint.bundle import BundleReader, BundleWriter, key_text
 from airflow_tf.core.checkpoint.completeness import prefix_step, write_state
-from airflow_tf.core.checkpoint.dtypes import DTYPES, Array, Kind, decode, encode, mean
+from airflow_tf.core.checkpoint.dtypes import DTYPES, Kind
+from airflow_tf.core.checkpoint.numeric import Array, decode, encode, mean
 from airflow_tf.core.errors import CheckpointError
 
 OBJECT_GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
