@@ -6,6 +6,7 @@ them are raised in a mover, supervisor or replica process and shown in an Airflo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -88,9 +89,16 @@ class DevicesNeverFitError(AirflowTfError):
 
 
 class DevicesBusyError(AirflowTfError):
-    """The request fits, but not now; the message names the holders."""
+    """The request fits, but not now; the message names the holders.
+
+    :param uuids: reserved devices that turned out to be in use, where it is these.
+    """
 
     retryable = True
+
+    def __init__(self, what: str, why: str = "", todo: str = "", uuids: Sequence[str] = ()) -> None:
+        super().__init__(what, why, todo)
+        self.uuids = tuple(uuids)
 
 
 class DeviceLockError(AirflowTfError):

@@ -218,8 +218,8 @@ class GangLedger(Protocol):
         """Leave the queue (idempotent)."""
         ...
 
-    def bar(self, member: Member, uuid: str, why: str, seconds: float = 60.0) -> None:
-        """Offer a device that its holder cannot use to nobody for some seconds.
+    def bar(self, member: Member, uuids: Sequence[str], why: str, seconds: float = 60.0) -> None:
+        """Offer devices that their holder cannot use to nobody for some seconds.
 
         The member's gang has its place in the queue again when it is next refused.
         """

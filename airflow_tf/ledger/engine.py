@@ -56,6 +56,10 @@ class Database(ABC):
         """Cut off what runs longer; nothing to do for a database that never keeps a call waiting."""
         return contextlib.nullcontext()
 
+    def turn(self, _seconds: float) -> AbstractContextManager[object]:
+        """Wait for the turn to write, where the database does not let writers wait in the order in which they came."""
+        return contextlib.nullcontext()
+
     def migration_lock(self) -> AbstractContextManager[object]:
         """Exclude other migrations, where the lock of a writing transaction does not suffice."""
         return contextlib.nullcontext()
@@ -84,7 +88,8 @@ class Transactions:
 
     def write(self, work: Callable[[Session, Clock], T]) -> T:
         """Run ``work`` as a whole or not at all; it may be run again, so it must change nothing but the session."""
-        return self._in_session(self.database.writing, work)
+        with self.database.turn(self._deadline_seconds):
+            return self._in_session(self.database.writing, work)
 
     def _in_session(self, engine: Engine, work: Callable[[Session, Clock], T]) -> T:
         def once() -> T:

@@ -252,13 +252,14 @@ def _is_promising(session: Session, clock: Clock, row: WaiterEntry, rows: Sequen
     return not isinstance(chosen, Refused)
 
 
-def bar(session: Session, clock: Clock, member: Member, uuid: str, why: str, seconds: float) -> None:
-    """Offer a device to nobody for some seconds, and give the member's gang its place in the queue again."""
+def bar(session: Session, clock: Clock, member: Member, uuids: Sequence[str], why: str, seconds: float) -> None:
+    """Offer devices to nobody for some seconds, and give the member's gang its place in the queue again."""
     reservation = session.get(ReservationEntry, member.reservation_id)
     if reservation is None:
         raise LedgerError(f"no reservation {member.reservation_id} in this ledger")
     reservation.is_void = True
-    hosts.bar(session, clock, reservation.host_id, uuid, why, seconds)
+    for uuid in uuids:
+        hosts.bar(session, clock, reservation.host_id, uuid, why, seconds)
 
 
 def revoke_by_hand(session: Session, clock: Clock, reservation_id: int, by: str) -> int:

@@ -9,6 +9,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from sqlalchemy.orm import Session
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.ledger.clock import Clock, boot_clock
 from airflow_tf.ledger.engine import Database
+from airflow_tf.ledger.turnstile import Turnstile
 
 _LONGEST_PAUSE_SECONDS = 0.03
 _PRIMARY_CODE_MASK = 0xFF
@@ -30,8 +32,8 @@ _MIGRATION_PAUSE_SECONDS = 0.02
 class SqliteDatabase(Database):
     """SQLite with a write-ahead log.
 
-    A writer takes SQLite's lock at its begin (BEGIN IMMEDIATE), so it never fails halfway. SQLite's own waiting lets
-    its interval grow, which starves those who wait longest; ours draws it anew from one short range each time.
+    A writer takes SQLite's lock at its begin (BEGIN IMMEDIATE), so it never fails halfway. Before that it waits for its
+    turn in a :class:`Turnstile`; who has not got it in time asks for the lock itself, as all did without it.
     """
 
     todo: ClassVar[str] = "Look for a process that holds it ('fuser' on the file), for a full disk and for permissions."
@@ -41,6 +43,7 @@ class SqliteDatabase(Database):
         event.listen(engine, "connect", _prepare_connection)
         super().__init__(str(path), engine, begin_reading="BEGIN", begin_writing="BEGIN IMMEDIATE")
         self.path = path
+        self._turnstile = Turnstile(path.with_name(f"{path.name}.turn"))
         self._clock = boot_clock()
 
     def clock(self, _session: Session) -> Clock:
@@ -56,6 +59,10 @@ class SqliteDatabase(Database):
     def pause_seconds(self, error: DBAPIError) -> float | None:
         """Wait for other processes only."""
         return random.uniform(0, _LONGEST_PAUSE_SECONDS) if self.is_locked(error) else None  # noqa: S311 (no secret)
+
+    def turn(self, seconds: float) -> AbstractContextManager[object]:
+        """Queue with the other writers of the file."""
+        return self._turnstile.turn(seconds)
 
     @contextlib.contextmanager
     def migration_lock(self) -> Iterator[None]:

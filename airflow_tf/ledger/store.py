@@ -23,7 +23,7 @@ from airflow_tf.core.ledger import (
 )
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
-from airflow_tf.ledger import holdings, reservations, views, waiting
+from airflow_tf.ledger import holdings, reservations, retention, views, waiting
 from airflow_tf.ledger import replicas as replica_rows
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import DEADLINE_SECONDS, Transactions
@@ -31,6 +31,7 @@ from airflow_tf.ledger.hosts import Look
 from airflow_tf.ledger.location import open_database
 from airflow_tf.ledger.migrate import migrate
 from airflow_tf.ledger.reservations import Ask
+from airflow_tf.ledger.retention import Pruned
 from airflow_tf.ledger.schema import GangEntry, MemberEntry, MetaEntry
 
 BAR_SECONDS = 60.0
@@ -88,12 +89,12 @@ class Ledger:
         """Leave the queue (idempotent)."""
         self._transactions.write(lambda session, _: waiting.leave(session, key.key))
 
-    def bar(self, member: Member, uuid: str, why: str, seconds: float = BAR_SECONDS) -> None:
-        """Offer a device that its holder cannot use to nobody for some seconds.
+    def bar(self, member: Member, uuids: Sequence[str], why: str, seconds: float = BAR_SECONDS) -> None:
+        """Offer devices that their holder cannot use to nobody for some seconds.
 
         The member's gang has its place in the queue again when it is next refused.
         """
-        self._transactions.write(lambda session, clock: reservations.bar(session, clock, member, uuid, why, seconds))
+        self._transactions.write(lambda session, clock: reservations.bar(session, clock, member, uuids, why, seconds))
 
     def member(self, key: GangKey, replica: int) -> Member | None:
         """Return the live (reserved or confirmed) member of a replica, newest fence first."""
@@ -253,6 +254,21 @@ class Ledger:
     def replicas(self, key: GangKey) -> dict[int, ReplicaRecord]:
         """Return the current generation of every replica that was ever entered."""
         return self.read(lambda session, clock: views.replicas(session, clock, key.key))
+
+    # --- retention ---------------------------------------------------------------------------------------------
+
+    def prune(self, older_than_seconds: float, *, dry_run: bool = False) -> list[Pruned]:
+        """Remove all rows of gangs that have long ended; with ``dry_run`` only tell which.
+
+        By wall time: no other clock goes on over the boots of a host.
+        """
+
+        def work(session: Session, clock: Clock) -> list[Pruned]:
+            found = retention.ended_gangs(session, clock, older_than_seconds)
+            retention.remove(session, [] if dry_run else [gang.key for gang in found])
+            return found
+
+        return self._transactions.write(work)
 
 
 def open_ledger(

@@ -71,10 +71,11 @@ def reclaim(ledger: GangLedger, settings: Settings, host: Host) -> list[Confirme
 def take_devices(member: Member, settings: Settings) -> list[DeviceLock]:
     """Lock all devices of a member and end what their last holders left running.
 
-    :raises DevicesBusyError: if a device is locked or cannot be swept; no lock is kept then.
+    :raises DevicesBusyError: if a device is locked or cannot be swept, naming it; no lock is kept then.
     """
     ensure_lock_folder(settings.lock_dir)
     locks, obstacle = _lock_all(member, settings)
+    unusable = member.devices[len(locks) :][:1] if obstacle else member.devices
     obstacle = obstacle or _sweep(locks)
     if obstacle:
         _release(locks)
@@ -82,6 +83,7 @@ def take_devices(member: Member, settings: Settings) -> list[DeviceLock]:
             f"the devices of replica {member.replica} (reservation {member.reservation_id}) cannot be used",
             obstacle,
             "They are free again when that has ended; 'airflow tf devices' shows the holders.",
+            uuids=[device.uuid for device in unusable],
         )
     return locks
 
