@@ -35,6 +35,7 @@ import pytest
 from hypothesis import HealthCheck, given, strategies
 from hypothesis import settings as hypothesis_settings
 
+from airflow_tf.cli.devices import device_rows
 from airflow_tf.core.devices import Device, DeviceRequest, Health
 from airflow_tf.core.errors import AirflowTfError, DevicesNeverFitError
 from airflow_tf.core.identity import GangKey
@@ -44,6 +45,8 @@ from airflow_tf.devices import nvml_call
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.devices.nvml import NvmlProbe
 from airflow_tf.devices.registry import read_all
+from airflow_tf.ledger import open_ledger
+from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.testing.nvml import Fault, Gpu, SimulatedNvml, build
 from tests.supervisor.harness import Gang, wait_for
@@ -443,6 +446,22 @@ def test_only_what_is_surely_free_is_reserved(nvml, reserve):
         assert text in str(refused)
     granted = reserve([0])
     assert [device.uuid for device in granted.members[0].devices] == ["GPU-free"]
+
+
+def test_a_gpu_that_vanishes_while_it_is_held_is_lost_and_waited_for(nvml, settings, reserve):
+    nvml.write([Gpu(uuid="GPU-1"), Gpu(uuid="GPU-2")])
+    ledger = open_ledger(settings)
+    holder = GangKey(ledger.ledger_id, "holder", "run", "train")
+    granted = acquire(ledger, settings, holder, DeviceRequest("gpu", uuids=("GPU-2",)), [0])
+    nvml.write([Gpu(uuid="GPU-1")])
+    assert "GPU-2 held by holder / run / train[0]" in str(reserve([0], uuids=("GPU-2",)))
+    (vanished,) = [row for row in device_rows(LedgerReader(ledger), settings) if row["device"] == "GPU-2"]
+    assert (vanished["state"], vanished["reason"].partition(":")[0]) == ("unhealthy", "lost")
+    ledger.release(granted.members[0])
+    assert "GPU-2 unhealthy: lost: its host no longer lists it" in str(reserve([0], uuids=("GPU-2",)))
+    nvml.write([Gpu(uuid="GPU-1"), Gpu(uuid="GPU-2")])
+    assert isinstance(reserve([0], uuids=("GPU-2",)), Granted)
+    ledger.close()
 
 
 def test_each_replica_sees_only_its_own_gpu(nvml, settings, tmp_path):
