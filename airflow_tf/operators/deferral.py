@@ -166,7 +166,7 @@ class DeferringOperator(LaunchingOperator):
             time.sleep(LOOK_SECONDS)
 
     def _show_rest(self, ledger: GangLedger, key: GangKey, folder: Path, record: ReplicaRecord, run: TaskRun) -> None:
-        """Show what the trigger has not shown: all of it, where the output is not on the triggerer's host."""
+        """Show what no view and no trigger has shown: all of it, where none was on the host of the output."""
         tail = OutputTail(
             replica_folder(folder, self.replica, record.generation), self._log_output, record.log_position
         )

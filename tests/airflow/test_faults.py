@@ -5,6 +5,7 @@ Runs ``dag.test()`` in this process, since starting Airflow anew for each fault 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -234,3 +235,46 @@ def test_a_script_that_vanished_after_parsing(case: Case, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(replica.ReplicaOperator, "_stage", vanish)
     assert_fails_with(case, "train.py", "does not exist")
+
+
+GANG = GOOD.replace(
+    "import os, struct\n",
+    "import json, os, struct, time\n"
+    "config = json.loads(os.environ['TF_CONFIG'])\n"
+    "print('I am', config['task']['type'], config['task']['index'], flush=True)\n"
+    "replica = os.environ['AIRFLOW_TF_REPLICA']\n",
+)
+
+
+def test_a_gang_trains_as_one_and_its_chiefs_checkpoint_is_published(case: Case) -> None:
+    case.program = GANG
+    case.change("  entrypoint", "  strategy: sync\n  entrypoint")
+    state, log = case.run()
+    assert state == "success"
+    assert "I am worker 0" in log
+    assert log.count("I am worker 1") == 1  # its own task came when the gang had ended
+    (manifest,) = [path for path in case.published() if path.name == "manifest.json"]
+    assert json.loads(manifest.read_text())["origin"]["candidate"] == "replica-0"
+
+
+def test_the_error_of_one_member_fails_the_gang_with_its_cause_and_starts_it_once(case: Case) -> None:
+    case.program = GANG + "if replica == '1': raise ValueError('no such column: dep_delay')\ntime.sleep(300)\n"
+    case.change("  entrypoint", "  strategy: sync\n  entrypoint")
+    case.change("  retries: 0", "  retries: 2\n  retry_delay: 1s")
+    state, log = case.run()
+    assert state == "failed"
+    assert "ended because worker 1 failed" in log
+    assert "no such column: dep_delay" in log
+    runs = (load_settings().home / "runs").glob(f"{case.dag_id}--*")
+    attempts = [path.name for run in runs for path in run.glob("train--*/replica-*/generation-*/attempt-*")]
+    assert attempts == ["attempt-1", "attempt-1"]  # neither a retry nor the sibling's task starts it again
+    assert case.published() == []
+
+
+def test_a_worker_that_is_not_required_ends_skipped_and_the_rest_is_published(case: Case) -> None:
+    case.program = GANG + "if replica == '1': time.sleep(1); raise SystemExit(3)\n"
+    case.change("  entrypoint", "  strategy: sync\n  success: chief\n  entrypoint")
+    state, log = case.run()
+    assert state == "success"
+    assert "Its success is not required by success: chief" in log
+    assert [path for path in case.published() if path.name == "_SUCCESS"]

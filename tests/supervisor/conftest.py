@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,8 @@ def make_gang(no_processes_left: None, settings: Settings, tmp_path: Path) -> It
     gangs: list[Gang] = []
 
     def make(**options: Any) -> Gang:
-        gangs.append(Gang(settings, tmp_path, **options))
+        slots = max(settings.cpu_slots, options.get("count", 1))
+        gangs.append(Gang(dataclasses.replace(settings, cpu_slots=slots), tmp_path, **options))
         return gangs[-1]
 
     yield make
