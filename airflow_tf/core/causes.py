@@ -32,12 +32,14 @@ class Evidence:
     :param host_oom: that the kernel's OOM killer has ended a process of it.
     :param device: what is wrong with a device of it.
     :param host_ending: that the host shuts down.
+    :param peers: which other members of its gang do not go on.
     :param has_stepped: whether it had reported a step: its peers had found each other then.
     """
 
     host_oom: str = ""
     device: str = ""
     host_ending: str = ""
+    peers: str = ""
     has_stepped: bool = False
 
 
@@ -215,9 +217,10 @@ def _by_text(output: str, evidence: Evidence) -> tuple[ExitCause, str] | None:
             if line := _first_line(rule.pattern, text):
                 return rule.cause, f"{rule.meaning}. It said: {line}"
         if line := _first_line(_PEERS, text):
+            said = f"{f' ({evidence.peers})' if evidence.peers else ''}. It said: {line}"
             if evidence.has_stepped:
-                return ExitCause.VICTIM, f"it lost its peers. It said: {line}"
-            return ExitCause.RENDEZVOUS, f"the members did not find each other. It said: {line}"
+                return ExitCause.VICTIM, f"it lost its peers{said}"
+            return ExitCause.RENDEZVOUS, f"the members did not find each other{said}"
     return None
 
 

@@ -24,8 +24,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
         skipped; give the aggregation the trigger rule ``none_failed_min_one_success`` then.
     :param start_timeout: time within which a program must start, and the members of a gang must have joined it.
     :param progress_timeout: a program that gets no further for so long is ended with the stacks of all its threads
-        in its output, as a failure that ``restarts`` may cure. Progress is a reported step or a change of a checkpoint's
-        files; of a program that reports no steps, output. By default none is ended for this.
+        in its output, as a failure that ``restarts`` may cure. Progress is a reported step or a change of a
+        checkpoint's files; of a program that reports no steps, output. By default none is ended for this.
     :param memory_limit: most memory of the host that a replica may use. Refused where cgroups are not delegated.
     :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": "files" | None}``, staged if they are not.
     :param session_config: TensorFlow's ``ConfigProto`` by its own field names.

@@ -18,7 +18,7 @@ import tenacity
 
 from airflow_tf.core.causes import Evidence
 from airflow_tf.core.devices import Member
-from airflow_tf.core.errors import AirflowTfError, LedgerError, LedgerUnavailableError
+from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError, LedgerUnavailableError
 from airflow_tf.core.identity import GangKey, View
 from airflow_tf.core.launch import GangLaunch, Plan, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Orders, Outcome
@@ -194,7 +194,9 @@ class GangSupervisor:
                 await self._on_ledger(lambda ledger, member=member: ledger.confirm(member, os.getpid()))  # type: ignore[misc]
                 taken.append(member)
                 self._locks[member.replica] = await asyncio.to_thread(take_devices, member, self._settings)
-        except AirflowTfError:
+        except AirflowTfError as error:
+            if isinstance(error, DevicesBusyError):
+                await self.bar(taken[-1], error.uuids, error.why)
             for member in taken:
                 await self.free(member, None)
             raise
@@ -212,7 +214,7 @@ class GangSupervisor:
 
     def testify(self, run: ReplicaRun, member: Member) -> Evidence:
         """Say what this host knows of a replica's failure."""
-        return self._caretaker.testify(run, member)
+        return self._caretaker.testify(run, member, self._running())
 
     def memory_left(self, member: Member) -> str:
         """Wait until the memory of the member's devices is free; say what is not."""
@@ -226,6 +228,10 @@ class GangSupervisor:
         if any(holds_gpus(member) for member in members.values()):
             found.append(DeviceWatch(members, self._look))
         return found
+
+    async def bar(self, member: Member, uuids: Sequence[str], why: str) -> None:
+        """Offer devices of a member to nobody for a while: a failure may show before its trace in a reading does."""
+        await self._insist(lambda ledger: ledger.bar(member, uuids, why))
 
     async def record_start(self, seat: Seat, member: Member, token: str) -> int:
         """Write the token into the locks, record the attempt, return its number."""
@@ -318,14 +324,16 @@ class GangSupervisor:
             for seat in self._seats.values():
                 seat.notify({"type": "note", "text": text})
 
+    def _running(self) -> dict[int, ReplicaRun]:
+        found = {number: seat.run for number, seat in self._seats.items() if seat.run is not None}
+        return {number: run for number, run in found.items() if run.process is not None and not run.has_ended}
+
     async def _care_for_ever(self) -> None:
         """Bound the outputs, note stragglers and OOM kills, and look after quarantined devices, every second."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            found = {number: seat.run for number, seat in self._seats.items() if seat.run is not None}
-            runs = {number: run for number, run in found.items() if run.process is not None and not run.has_ended}
             try:
-                await asyncio.to_thread(self._caretaker.look, runs)
+                await asyncio.to_thread(self._caretaker.look, self._running())
                 await asyncio.to_thread(self._quarantine.recheck)
             except OSError as error:  # a full disk, for instance
                 log.warning("looking after the replicas: %s", error)

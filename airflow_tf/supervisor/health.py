@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from airflow_tf.core.causes import Evidence
@@ -18,6 +18,7 @@ from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun
 from airflow_tf.supervisor.output import OutputKeeper
 from airflow_tf.supervisor.progress import StragglerWatch
+from airflow_tf.supervisor.stacks import is_frozen, state_of
 from airflow_tf.supervisor.witness import OomWitness, host_ending
 
 log = logging.getLogger(__name__)
@@ -130,12 +131,21 @@ class Caretaker:
     def _keeper(self, path: Path) -> OutputKeeper:
         return OutputKeeper(path, self._settings.output_bytes)
 
-    def testify(self, run: ReplicaRun, member: Member) -> Evidence:
-        """Say what the host knows of a failure."""
+    def testify(self, run: ReplicaRun, member: Member, siblings: Mapping[int, ReplicaRun]) -> Evidence:
+        """Say what the host knows of a failure; ``siblings`` are the replicas that run on."""
         wrong = damage(member.devices, gpu_look(self._settings)()) if holds_gpus(member) else {}
-        pid = run.process.pid if run.process is not None else 0
+        process = run.process
+        ooms = "" if process is None else self._ooms.testify(process.pid, run.group, was_killed=process.was_killed)
         return Evidence(
-            host_oom=self._ooms.testify(pid, run.group),
+            host_oom=ooms,
             device="; ".join(f"its device {uuid}: {why}" for uuid, why in wrong.items()),
             host_ending=host_ending(),
+            peers="; ".join(_frozen(siblings)),
         )
+
+
+def _frozen(siblings: Mapping[int, ReplicaRun]) -> Iterator[str]:
+    """Say which replicas cannot run their own code: others wait for them."""
+    for number, run in siblings.items():
+        if run.process is not None and is_frozen(run.process.pid):
+            yield f"replica {number} is {state_of(run.process.pid)}"

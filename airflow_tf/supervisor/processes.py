@@ -22,6 +22,7 @@ from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.runtime.process import PARENT_VARIABLE, placeholder_environment
 from airflow_tf.supervisor.results import OUTPUT_FILE, file_tail
 
+_CHILD_KILLED = 128 + signal.SIGKILL
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
 _INHERITED_PREFIXES = ("LC_", "AIRFLOW_TF_HOME", "AIRFLOW_TF_NVML_")
 _BOOTSTRAP = Path(airflow_tf.__file__).parent / "runtime" / "bootstrap.py"
@@ -163,6 +164,12 @@ class ReplicaProcess:
         self.died_at = self.died_at or loop.time()
         if self._pidfd is not None:
             loop.remove_reader(self._pidfd)
+
+    @property
+    def was_killed(self) -> bool:
+        """Tell whether it, or a child of it as its exit code says, has ended by SIGKILL."""
+        status = self.status.result() if self.status.done() else None
+        return status is not None and (os.WTERMSIG(status) == signal.SIGKILL or os.WEXITSTATUS(status) == _CHILD_KILLED)
 
     def send(self, number: int) -> None:
         """Send a signal to the main process only: its data workers must live while it saves."""

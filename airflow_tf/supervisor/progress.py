@@ -115,10 +115,12 @@ class Stragglers:
         }
 
     def _rate(self, number: int, step: int | None, now: float) -> float | None:
-        """Return the steps per second of a whole window, None before there is one."""
+        """Return the steps per second of a whole window of one attempt, None before there is one."""
+        seen = self._steps.setdefault(number, deque())
+        if step is None or (seen and step < seen[-1][1]):
+            seen.clear()
         if step is None:
             return None
-        seen = self._steps.setdefault(number, deque())
         seen.append((now, step))
         while len(seen) > 1 and seen[1][0] <= now - self.window_seconds:
             seen.popleft()

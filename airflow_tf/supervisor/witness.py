@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import time
 from collections import deque
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from airflow_tf.supervisor.cgroup import MemoryGroup, own_cgroup, own_oom_kills
 KERNEL_LOG = Path("/dev/kmsg")
 _COUNTERS = Path("/proc/vmstat")
 _ASK_SECONDS = 2.0
+_RECENT_SECONDS = 60.0
 _RECORD_BYTES = 8192
 _KEPT_SAMPLES = 2
 
@@ -31,11 +33,16 @@ class OomWitness:
         """Take the counts now; call it about every second."""
         self._samples.append(_host_kills())
 
-    def testify(self, pid: int, group: MemoryGroup | None) -> str:
-        """Say in words what speaks for an OOM kill of the process that has just ended; empty if nothing does."""
+    def testify(self, pid: int, group: MemoryGroup | None, *, was_killed: bool) -> str:
+        """Say in words what speaks for an OOM kill of the process that has just ended; empty if nothing does.
+
+        :param was_killed: whether it ended by SIGKILL, as the OOM killer does.
+        """
         if group is not None and group.oom_kills():
             return f"it needed more than its memory limit of {format_bytes(group.limit_bytes)}"
-        if is_named_in(KERNEL_LOG, pid):
+        if not was_killed:
+            return ""
+        if is_named_in(KERNEL_LOG, pid, time.monotonic() - _RECENT_SECONDS):
             return "the host ran out of memory (the kernel's log names its pid)"
         if _host_kills() > self._samples[0]:
             return "the host ran out of memory (the kernel ended processes for it in the same second)"
@@ -53,20 +60,28 @@ def _host_kills() -> int:
     return max(counts)
 
 
-def is_named_in(kernel_log: Path, pid: int) -> bool:
-    """Tell whether the kernel's log says that its OOM killer ended ``pid``; False where it cannot be read."""
-    text = f"Killed process {pid} ("
+def is_named_in(kernel_log: Path, pid: int, since_seconds: float) -> bool:
+    """Tell whether the kernel's log says that its OOM killer ended ``pid``; False where it cannot be read.
+
+    :param since_seconds: on the monotonic clock; earlier ones speak of another process of that pid.
+    """
+    text = f"Killed process {pid} (".encode()
     try:
         descriptor = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         while record := _next_record(descriptor):
-            if text.encode() in record:
+            if text in record and _written_at(record) >= since_seconds:
                 return True
     finally:
         os.close(descriptor)
     return False
+
+
+def _written_at(record: bytes) -> float:
+    """Return the seconds since boot of a record, which begins ``priority,sequence,microseconds,…;``."""
+    return int(record.split(b",", 3)[2]) / 1e6
 
 
 def _next_record(descriptor: int) -> bytes:

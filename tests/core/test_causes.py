@@ -130,7 +130,9 @@ def test_an_end_has_a_cause_in_words(exit_code: int, output: str, cause: ExitCau
 
 def test_a_peer_lost_after_the_first_step_makes_a_victim() -> None:
     assert classify(1, raised(HEARTBEAT))[0] is ExitCause.RENDEZVOUS
-    assert classify(1, raised(HEARTBEAT), Evidence(has_stepped=True))[0] is ExitCause.VICTIM
+    cause, message = classify(1, raised(HEARTBEAT), Evidence(has_stepped=True, peers="replica 1 is in state T"))
+    assert cause is ExitCause.VICTIM
+    assert "it lost its peers (replica 1 is in state T). It said: " in message
 
 
 @pytest.mark.parametrize(

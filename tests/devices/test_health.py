@@ -95,6 +95,14 @@ def test_a_replica_whose_device_failed_ends_so_that_its_next_try_gets_another(ru
     assert again.end().state is AttemptState.SUCCEEDED
 
 
+def test_a_device_that_only_the_program_saw_fail_is_offered_to_nobody_for_a_while(runs, nvml, settings):
+    watch = runs.start("raise SystemExit('CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered')")
+    assert watch.end().cause is ExitCause.DEVICE_LOST
+    wait_for(lambda: runs.gang.ledger.member(runs.gang.key, 0) is None, "its release")
+    again = runs.reserve([0], kind="gpu")
+    assert [device.uuid for device in again.members[0].devices] == ["GPU-2"]
+
+
 @pytest.mark.slow
 def test_memory_left_by_nobody_fails_the_replica_and_keeps_its_device_locked(runs, nvml, settings):
     script = "import os, time\nprint('up', flush=True)\nopen('go', 'w')\nwhile os.path.exists('go'): time.sleep(0.05)\nraise SystemExit(1)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,10 @@ def test_a_limit_is_set_counted_and_ended(tmp_path: Path) -> None:
     assert group.oom_kills() == 1
     group.kill()
     assert (group.path / "cgroup.kill").read_text() == "1"
-    assert witness.OomWitness().testify(os.getpid(), group) == "it needed more than its memory limit of 1.0 GiB"
+    assert (
+        witness.OomWitness().testify(os.getpid(), group, was_killed=False)
+        == "it needed more than its memory limit of 1.0 GiB"
+    )
 
 
 def test_a_cgroup_that_the_kernel_refuses_is_said(tmp_path: Path) -> None:
@@ -132,12 +136,16 @@ def test_a_death_beside_a_new_oom_kill_of_the_host_is_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(witness, "_host_kills", lambda: kills[0])
     monkeypatch.setattr(witness, "KERNEL_LOG", tmp_path / "kmsg")
     seen = witness.OomWitness()
-    assert seen.testify(17, None) == ""
+    assert seen.testify(17, None, was_killed=True) == ""
     kills[0] += 1
     seen.sample()  # a sample may fall between the kill and its notice
-    assert "the host ran out of memory" in seen.testify(17, None)
+    assert "the host ran out of memory" in seen.testify(17, None, was_killed=True)
     seen.sample()
-    assert seen.testify(17, None) == ""
-    (tmp_path / "kmsg").write_text("3,1,2,-;Out of memory: Killed process 17 (python) total-vm:9kB, anon-rss:1kB\n")
-    assert "names its pid" in seen.testify(17, None)
-    assert seen.testify(1, None) == ""
+    assert seen.testify(17, None, was_killed=True) == ""
+    record = "3,1,{},-;Out of memory: Killed process 17 (python) total-vm:9kB, anon-rss:1kB\n"
+    (tmp_path / "kmsg").write_text(record.format(int((time.monotonic() - 3600) * 1e6)))
+    assert seen.testify(17, None, was_killed=True) == ""  # another process, an hour ago
+    (tmp_path / "kmsg").write_text(record.format(int(time.monotonic() * 1e6)))
+    assert seen.testify(17, None, was_killed=False) == ""
+    assert "names its pid" in seen.testify(17, None, was_killed=True)
+    assert seen.testify(1, None, was_killed=True) == ""

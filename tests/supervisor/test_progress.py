@@ -93,6 +93,12 @@ def test_one_alone_or_a_slow_beginning_is_no_straggler() -> None:
     assert late.look({0: 300, 1: 300}, 10.0) == {}
 
 
+def test_an_attempt_that_begins_again_is_not_slow_for_it() -> None:
+    decision = Stragglers(window_seconds=10.0)
+    steps = [(float(now), {0: now, 1: now if now < 20 else now - 20}) for now in range(0, 60, 5)]
+    assert [decision.look(found, now) for now, found in steps] == [{}] * len(steps)
+
+
 def test_a_stopped_process_is_told_by_its_state(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "60"])
     try:
