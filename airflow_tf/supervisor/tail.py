@@ -45,6 +45,8 @@ class LogTail:
                     self._offset += len(data)
                     *lines, self._rest = (self._rest + data).split(b"\n")
                     self._emit_lines(lines)
+                    if len(data) < _BLOCK_BYTES:  # the end: behind a fast writer there would always be a few lines more
+                        break
         except (FileNotFoundError, NotADirectoryError):
             return
         if final and self._rest:
