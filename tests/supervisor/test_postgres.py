@@ -61,7 +61,7 @@ def test_a_gang_lives_on_postgresql_and_its_password_is_in_no_file_argument_or_e
         watch.end()
     wait_for(lambda: not is_alive(pid), "the replica's end")
 
-    again = gang.start(PROGRAM, try_number=2)
+    again = gang.start(PROGRAM, try_number=2, position=watch.shown[-1])
     assert int(again.line("pid ")) != pid
     wait_for(lambda: list(gang.folder.rglob("checkpoints")), "the checkpoint folder")
     for folder in gang.folder.rglob("checkpoints"):

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -283,13 +284,46 @@ def test_orphans_of_a_gang_are_those_that_nobody_looks_at(gang: Gang) -> None:
     wait_for(lambda: not is_alive(pid), "the orphan's end")
 
 
-def test_a_cleared_member_restarts_the_gang_and_its_sibling_stays(gang: Gang) -> None:
-    first, second = start_both(gang, SLEEPS.replace("time.sleep(300)", "time.sleep(300 if attempt == 1 else 0)"))
-    pid = int(first.line("pid "))
-    second.line("pid ")
-    with pytest.raises(LedgerError, match="released"):  # the reservation goes with the old generation
-        gang.start(SLEEPS, replica=1, try_number=2, first_try=2, **TWO_WORKERS).end()
-    assert not is_alive(pid)
+def test_a_cleared_member_restarts_the_gang_and_the_views_of_its_siblings_go_on_with_it(gang: Gang) -> None:
+    generations = JOINS + "if 'generation-1' in os.environ['AIRFLOW_TF_RUN_FOLDER']: time.sleep(300)\nstep(3)\n"
+    first, second = start_both(gang, generations)
+    pids = [int(watch.line("pid ")) for watch in (first, second)]
+    with pytest.raises(LedgerError, match="released"):  # its members went with the old generation
+        gang.start(generations, replica=1, try_number=2, first_try=2, **TWO_WORKERS).end()
+    assert not any(is_alive(pid) for pid in pids)
+    with pytest.raises(ViewDetachedError):  # the view of the try that was cleared
+        second.end()
+    with pytest.raises(LedgerError, match="released"):  # its operator reserves anew and attaches again
+        first.end()
+    cleared = gang.start(generations, replica=1, try_number=2, first_try=2, **TWO_WORKERS)
+    sibling = gang.start(generations, replica=0, **TWO_WORKERS)
+    assert cleared.end().state is sibling.end().state is AttemptState.SUCCEEDED
+    assert {record.generation for record in gang.ledger.replicas(gang.key).values()} == {2}
+    assert attempts(gang) == [1, 1]
+
+
+def test_a_stop_asked_in_the_ledger_ends_the_gang(gang: Gang) -> None:
+    first, second = start_both(gang, SLEEPS)
+    first.line("pid ")
+    gang.ledger.ask_stop(gang.key, 1, second.view.attach.view, "its trigger was cancelled")
+    assert "its trigger was cancelled" in first.end(20).message
+    assert second.end(20).state is AttemptState.STOPPED
+
+
+def test_a_view_that_gives_signs_in_the_ledger_keeps_its_gang_alive(gang: Gang) -> None:
+    first = gang.start(SLEEPS, orphan_grace_seconds=4.0, **TWO_WORKERS)
+    pid, begun = int(first.line("pid ")), time.monotonic()
+    first.view.detached = True
+    with pytest.raises(ViewDetachedError):
+        first.end()
+
+    def sign() -> bool:
+        assert is_alive(pid)
+        gang.ledger.renew_view(gang.key, 0, first.view.attach.view)
+        return time.monotonic() > begun + 7
+
+    wait_for(sign, "more than the grace")
+    wait_for(lambda: not is_alive(pid), "the orphan's end", 30)
 
 
 def test_ports_are_outside_the_range_of_clients(gang: Gang) -> None:
