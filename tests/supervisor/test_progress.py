@@ -153,6 +153,15 @@ def test_a_hanging_program_shows_its_stacks_ends_and_is_started_again(make_gang:
     assert "the last step is 1" in restart
 
 
+@pytest.mark.tensorflow
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_fork_of_the_zygote_shows_its_stacks_too(make_gang: Callable[..., Gang]) -> None:
+    script = "import time\ndef stuck_in_a_fork():\n    time.sleep(300)\nstuck_in_a_fork()\n"
+    watch = make_gang(start_method="zygote").start(script, progress_timeout_seconds=1.0)
+    assert watch.end().cause is ExitCause.HANG
+    assert "stuck_in_a_fork" in "\n".join(watch.lines)
+
+
 @pytest.mark.usefixtures("no_processes_left")
 def test_a_stopped_program_is_ended_as_hanging_and_its_state_is_said(make_gang: Callable[..., Gang]) -> None:
     script = (
