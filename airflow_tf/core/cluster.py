@@ -83,6 +83,11 @@ def tasks(roles: Mapping[str, int]) -> list[Task]:
     return [Task(role, index) for role, number in roles.items() for index in range(number)]
 
 
+def trainers(roles: Mapping[str, int], count: int) -> int:
+    """Return how many of ``count`` replicas train: all but parameter servers."""
+    return count - roles.get(PS, 0)
+
+
 def replica_name(roles: Mapping[str, int], replica: int) -> str:
     """Return what a replica is called in messages."""
     return str(tasks(roles)[replica]) if roles else f"replica {replica}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from airflow_tf.core.cluster import CHIEF, PS, WORKER, replica_name, tasks
+from airflow_tf.core.cluster import CHIEF, PS, replica_name, tasks, trainers
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
@@ -19,7 +19,7 @@ LEAD = 0
 
 
 def parse_success(value: Any, count: int) -> tuple[str, int]:  # noqa: ANN401 (whatever was declared)
-    """Read a success policy, ``all``, ``chief`` or ``{at_least: n}``, as (policy, n).
+    """Read a success policy, ``all``, ``chief`` or ``{at_least: n}``, as (policy, n); ``count`` replicas train.
 
     :raises DeclarationError: if it is none of them, or asks for more replicas than there are.
     """
@@ -114,9 +114,8 @@ def _is_tolerated(plan: Plan, roles: list[str], number: int, good: set[int], bad
         return False
     if LEAD not in good and (roles[number] == PS or plan.strategy == "sync"):
         return False
-    trainers = sum(role in {CHIEF, WORKER} for role in roles)
     lost = sum(roles[other] != PS for other in bad)
-    return plan.success == CHIEF or trainers - lost >= plan.at_least
+    return plan.success == CHIEF or trainers(plan.roles, len(roles)) - lost >= plan.at_least
 
 
 def settle(

@@ -70,8 +70,12 @@ class CheckpointAggregateOperator(BaseOperator):
             )
             states = task_states(run.dag_id, run.run_id, self.from_task)
             marked = {number: states.get(name) or "" for number, name in instance_names(dag, self.from_task).items()}
-            replicas = [LEAD] if self.method == CHIEF else sorted(marked)
-            success = parse_success(_argument(dag, self.from_task, "success", ALL), len(marked))
+            replicas, success = (
+                sorted(marked),
+                parse_success(_argument(dag, self.from_task, "success", ALL), len(marked)),
+            )
+            if self.method == CHIEF:  # the first replica of a gang has succeeded only if the gang has
+                replicas, success = [LEAD], (ALL, 0)
             candidates = replica_checkpoints(key, records, replicas, marked, self.log, success)
             chosen = next(iter(candidates)) if len(candidates) == 1 else None
             if self.method == AVERAGE and chosen is None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import jinja2
 from airflow.sdk import Context
 
-from airflow_tf.core.cluster import check_tf_config, plan_roles
+from airflow_tf.core.cluster import check_tf_config, plan_roles, trainers
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
@@ -200,10 +200,11 @@ class LaunchingOperator(DeviceSeeker):
         :raises DeclarationError: if strategy, roles and count do not fit.
         """
         count = self._count(context)
-        success, at_least = parse_success(self.success, count)
+        roles = plan_roles(self.strategy, self.roles, count)
+        success, at_least = parse_success(self.success, trainers(roles, count))
         return Plan(
             strategy=self.strategy,
-            roles=plan_roles(self.strategy, self.roles, count),
+            roles=roles,
             success=success,
             at_least=at_least,
             restarts=int(coerce(self.restarts, "int", "restarts")),

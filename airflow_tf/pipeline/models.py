@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
 
-from airflow_tf.core.cluster import plan_roles
+from airflow_tf.core.cluster import plan_roles, trainers
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.verdict import parse_success
 from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, to_param
@@ -181,7 +181,8 @@ class Declaration(Spec):
         train, count = self.train, self.devices.count
         try:
             roles = plan_roles(train.strategy, train.roles, count)
-            parse_success(train.success if isinstance(train.success, str) else train.success.model_dump(), count)
+            success = train.success if isinstance(train.success, str) else train.success.model_dump()
+            parse_success(success, trainers(roles, count))
         except DeclarationError as error:
             raise reraise(error) from error
         method = self.checkpoints.aggregate

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tf.core.cluster import check_tf_config, plan_roles, replica_name, tasks, tf_config
+from airflow_tf.core.cluster import check_tf_config, plan_roles, replica_name, tasks, tf_config, trainers
 from airflow_tf.core.errors import DeclarationError
 
 
@@ -61,6 +61,7 @@ def test_replicas_are_named_by_their_task() -> None:
     roles = {"chief": 1, "worker": 2, "ps": 1}
     assert [str(task) for task in tasks(roles)] == ["chief", "worker 0", "worker 1", "ps 0"]
     assert replica_name(roles, 3) == "ps 0"
+    assert trainers(roles, 4) == 3
     assert replica_name({}, 3) == "replica 3"
 
 

@@ -12,9 +12,11 @@ from airflow_tf.core.devices import Device, Health, Reading
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.session_config import validate
 from airflow_tf.core.units import parse_bytes
+from airflow_tf.core.launch import Plan
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
+from airflow_tf.operators.launching import _check_cluster_variable
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
 
@@ -124,3 +126,31 @@ def test_limits_are_off_when_left_out_and_must_be_more_than_nothing() -> None:
     for given in ({"progress_timeout": 0}, {"memory_limit": "0"}):
         with pytest.raises(DeclarationError, match="greater than 0"):
             limits(**given)
+
+
+@pytest.mark.parametrize(
+    ("roles", "declared", "says"),
+    [
+        ({"worker": 2}, '{"cluster": {"worker": ["a:1"]}}', "strategy sync gives each replica its own"),
+        ({}, "worker", "is not JSON"),
+        (
+            {},
+            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "chief", "index": 0}}',
+            "task chief:0 is not in the cluster (worker: 2)",
+        ),
+    ],
+)
+def test_a_declared_cluster_is_refused_in_one_line_where_it_cannot_work(
+    roles: dict[str, int], declared: str, says: str
+) -> None:
+    plan = Plan("sync" if roles else "independent", roles)
+    with pytest.raises(DeclarationError) as error:
+        _check_cluster_variable(plan, {"TF_CONFIG": declared})
+    assert says in str(error.value)
+
+
+def test_a_declared_cluster_that_works_is_left_alone() -> None:
+    _check_cluster_variable(
+        Plan(), {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
+    )
+    _check_cluster_variable(Plan("sync", {"worker": 2}), {"OTHER": "1"})
