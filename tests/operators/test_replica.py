@@ -10,9 +10,9 @@ from airflow.sdk import DAG
 
 from airflow_tf.core.devices import Device, Health, Reading
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.launch import Plan
 from airflow_tf.core.session_config import validate
 from airflow_tf.core.units import parse_bytes
-from airflow_tf.core.launch import Plan
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
