@@ -44,7 +44,7 @@ class MemoryGroup:
             group.path.mkdir(exist_ok=True)
             (group.path / "memory.max").write_text(str(limit_bytes))
             (group.path / "memory.oom.group").write_text("1")
-            with contextlib.suppress(FileNotFoundError):  # a kernel without swap accounting
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # a kernel without swap accounting
                 (group.path / "memory.swap.max").write_text("0")
         except OSError as error:
             raise _refusal(f"{group.path}: {error.strerror}") from error
@@ -56,12 +56,12 @@ class MemoryGroup:
 
     def kill(self) -> None:
         """End all of its processes at once."""
-        with contextlib.suppress(FileNotFoundError):  # removed, or a kernel before 5.14: the sweep ends them
+        with contextlib.suppress(OSError):  # removed, or a kernel before 5.14: the sweep ends them
             (self.path / "cgroup.kill").write_text("1")
 
     def remove(self) -> None:
         """Remove the empty cgroup; one with a process that cannot die stays."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it has one
             self.path.rmdir()
 
 

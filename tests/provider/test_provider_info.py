@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 from airflow.providers_manager import ProvidersManager
 
+from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.settings import Settings
 from airflow_tf.hooks.hdfs import NATIVE_EXTRAS
 from airflow_tf.hooks.settings import load_settings
@@ -72,6 +73,15 @@ def test_the_defaults_can_be_read(monkeypatch, airflow_home):
     assert settings.cpu_slots == os.cpu_count()
     assert settings.cache_bytes == 100 * 2**30
     assert settings.reservation_seconds == 300
+    assert settings.output_bytes == 2**30
+    assert settings.own_scope == "auto"
+
+
+@pytest.mark.parametrize(("name", "text"), [("OUTPUT_BYTES", "10KiB"), ("OWN_SCOPE", "on")])
+def test_an_option_that_cannot_be_obeyed_is_refused(monkeypatch, name, text):
+    monkeypatch.setenv(f"AIRFLOW__AIRFLOW_TF__{name}", text)
+    with pytest.raises(DeclarationError, match=name.lower()):
+        load_settings()
 
 
 def test_the_connection_form_has_its_fields():
