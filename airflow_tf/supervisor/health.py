@@ -99,15 +99,24 @@ class DeviceWatch:
         """Return when a GPU of a replica that runs is lost."""
         while True:
             await asyncio.sleep(self._look_seconds)
-            readings = await asyncio.to_thread(self._look)
-            for number, member in self._members.items():
-                wrong = damage(member.devices, readings)
-                for uuid, why in wrong.items():
-                    if why.startswith(LOST):
-                        return Alarm(number, ExitCause.DEVICE_LOST, f"its device {uuid} is {why}")
-                    if uuid not in self._said:
-                        self._said.add(uuid)
-                        attempt.note(f"device {uuid} of replica {number} is not sound any more: {why}")
+            try:
+                readings = await asyncio.to_thread(self._look)
+            except OSError as error:  # no process could be started for it
+                log.warning("the GPUs could not be looked at: %s", error)
+                continue
+            for number, uuid, why in self._found(attempt, readings):
+                if why.startswith(LOST):
+                    return Alarm(number, ExitCause.DEVICE_LOST, f"its device {uuid} is {why}")
+                if uuid not in self._said:
+                    self._said.add(uuid)
+                    attempt.note(f"device {uuid} of replica {number} is not sound any more: {why}")
+
+    def _found(self, attempt: Attempt, readings: Sequence[Reading]) -> Iterator[tuple[int, str, str]]:
+        """Yield replica, UUID and damage of what is in use by replicas that run."""
+        for number, run in attempt.runs.items():
+            if not run.has_ended:
+                for uuid, why in damage(self._members[number].devices, readings).items():
+                    yield number, uuid, why
 
 
 class Caretaker:

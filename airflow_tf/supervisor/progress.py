@@ -6,11 +6,13 @@ The decisions (:class:`NoProgress`, :class:`Stragglers`) know no clock and no pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from airflow_tf.core.states import ExitCause
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun
 from airflow_tf.supervisor.output import say
-from airflow_tf.supervisor.stacks import Target, is_frozen, show_stacks
+from airflow_tf.supervisor.stacks import Target, is_frozen, show_stacks, state_of
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +135,7 @@ def read_signs(run: ReplicaRun) -> Signs:
     output = run.folder / results.OUTPUT_FILE
     return Signs(
         results.last_step(run.folder),
-        max((_changed_ns(path) for path in Path(run.launch.checkpoint_folder).rglob("*")), default=0),
+        max(_changes_ns(Path(run.launch.checkpoint_folder)), default=0),
         output.stat().st_size if output.exists() else 0,
     )
 
@@ -142,11 +144,12 @@ def _read_all(runs: Mapping[int, ReplicaRun]) -> dict[int, Signs]:
     return {number: read_signs(run) for number, run in runs.items()}
 
 
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:  # the program's own retention took it
-        return 0
+def _changes_ns(folder: Path) -> Iterator[int]:
+    """Yield when each file below a folder last changed; the program may remove files and folders meanwhile."""
+    for parent, _, names in os.walk(folder):  # unlike Path.rglob it passes over folders that vanish
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                yield Path(parent, name).stat().st_mtime_ns
 
 
 class ProgressWatch:
@@ -183,8 +186,12 @@ class ProgressWatch:
             for number, run in runs.items()
             if run.process is not None
         ]
-        states = await asyncio.to_thread(show_stacks, targets, why)
-        return Alarm(culprit, ExitCause.HANG, f"{why}; its process was {states.get(culprit, 'gone')}")
+        state = state_of(pids[culprit]) if culprit in pids else "gone"
+        try:
+            await asyncio.to_thread(show_stacks, targets, why)
+        except OSError as error:  # a full disk, for instance
+            log.warning("the stacks could not be written: %s", error)
+        return Alarm(culprit, ExitCause.HANG, f"{why}; its process was {state}")
 
 
 class StragglerWatch:

@@ -52,15 +52,14 @@ def is_frozen(pid: int) -> bool:
     return state_of(pid).removeprefix("in state ")[:1] in _FROZEN
 
 
-def show_stacks(targets: Sequence[Target], reason: str, deadline_seconds: float = DEADLINE_SECONDS) -> dict[int, str]:
-    """Let every process write its stacks into its output, and wait until they are written; return their states.
+def show_stacks(targets: Sequence[Target], reason: str, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    """Let every process write its stacks into its output, and wait until they are written.
 
     What cannot write them is told by ``py-spy``, where that is installed.
     """
-    states = {target.replica: state_of(target.pid) for target in targets}
     waiting: dict[Target, int] = {}
     for target in targets:
-        say(target.output, f"{reason}; replica {target.replica} (pid {target.pid}) is {states[target.replica]}")
+        say(target.output, f"{reason}; replica {target.replica} (pid {target.pid}) is {state_of(target.pid)}")
         if is_frozen(target.pid):
             say(target.output, "it cannot write its stacks")
         else:
@@ -68,7 +67,6 @@ def show_stacks(targets: Sequence[Target], reason: str, deadline_seconds: float 
             target.send(STACK_SIGNAL)
     _wait_written(waiting, deadline_seconds)
     _spy(targets, deadline_seconds)
-    return states
 
 
 def _wait_written(begins: dict[Target, int], deadline_seconds: float) -> None:

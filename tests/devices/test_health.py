@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,8 +142,10 @@ def test_a_lost_device_ends_the_attempt_and_a_sick_one_is_said_once():
     sick, lost = Reading(GPU, Health.UNHEALTHY, "remap pending"), Reading(GPU, Health.UNHEALTHY, "lost: Xid 79")
     looks = [[sick], [sick], [lost]]
     notes = []
-    watch = DeviceWatch({0: MEMBER}, lambda: looks.pop(0), look_seconds=0.01)
-    alarm = asyncio.run(watch(Attempt({}, notes.append)))
+    gone = replace(MEMBER, replica=1)  # its replica has ended: not asked for
+    watch = DeviceWatch({0: MEMBER, 1: gone}, lambda: looks.pop(0), look_seconds=0.01)
+    running, ended = SimpleNamespace(has_ended=False), SimpleNamespace(has_ended=True)
+    alarm = asyncio.run(watch(Attempt({1: ended, 0: running}, notes.append)))
     assert (alarm.replica, alarm.cause) == (0, ExitCause.DEVICE_LOST)
     assert alarm.message == "its device GPU-1 is lost: Xid 79"
     assert notes == ["device GPU-1 of replica 0 is not sound any more: remap pending"]

@@ -106,11 +106,12 @@ def test_a_stopped_process_is_told_by_its_state(tmp_path: Path) -> None:
         wait_for(lambda: stacks.is_frozen(process.pid), "the stop")
         sent: list[int] = []
         began = time.monotonic()
-        states = show_stacks([Target(3, process.pid, sent.append, tmp_path / "output.log")], "no progress")
+        show_stacks([Target(3, process.pid, sent.append, tmp_path / "output.log")], "no progress")
         assert time.monotonic() - began < 4.0
-        assert "T (stopped)" in states[3]
         assert sent == []
-        assert "it cannot write its stacks" in (tmp_path / "output.log").read_text()
+        text = (tmp_path / "output.log").read_text()
+        assert f"no progress; replica 3 (pid {process.pid}) is in state T (stopped)" in text
+        assert "it cannot write its stacks" in text
     finally:
         process.kill()
         process.wait()
@@ -119,9 +120,8 @@ def test_a_stopped_process_is_told_by_its_state(tmp_path: Path) -> None:
 def test_a_process_that_does_not_answer_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
     began = time.monotonic()
     target = Target(0, os.getpid(), lambda _: None, tmp_path / "output.log")
-    states = show_stacks([target], "no progress", deadline_seconds=0.3)
+    show_stacks([target], "no progress", deadline_seconds=0.3)
     assert 0.3 <= time.monotonic() - began < 4.0
-    assert "in state" in states[0]
 
 
 def test_py_spy_is_asked_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
