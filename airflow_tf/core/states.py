@@ -70,6 +70,9 @@ class ExitCause(StrEnum):
 MARKED_REASON = "its task was "
 """How the reason of a stop begins that a user asked for by marking or clearing a task."""
 
+CLEARED_REASON = f"{MARKED_REASON}cleared"
+"""Reason of a stop after which a new try of the task is sure to come, and opens a new generation."""
+
 
 def cause_of_stop(reason: str) -> ExitCause:
     """Return what a stop that was asked for in the ledger is recorded as: the ledger carries its words only."""

@@ -21,7 +21,7 @@ from airflow_tf.core.identity import View, digest, make_token
 from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import may_restart
-from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
 from airflow_tf.core.verdict import Ended, Step, Verdict, next_step, settle
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, Starter, StopOrder, Watchdog, resume_point
@@ -123,8 +123,10 @@ class Drive:
     def stop(self, order: StopOrder) -> None:
         """Ask the running attempt to end: SIGTERM, grace, SIGKILL.
 
-        The first order counts; only that a user marked its task, which is found out a little later, says more.
+        The first order counts; only that a user marked its task, which is found out a little later, says more. Where
+        the task of one member was cleared, the views of the others are to go on with the new generation.
         """
+        self._gives_way = self._gives_way or (self._plan.is_gang and order.reason == CLEARED_REASON)
         known = None if self._stop is None else self._stop.cause
         if order.at_once:
             self._hurry.set()
@@ -182,7 +184,9 @@ class Drive:
         else:
             await self._free()
             for seat in self.seats.values():
-                if seat.outcome is not None and not self._gives_way:
+                if self._gives_way:
+                    seat.tell_waiting()
+                elif seat.outcome is not None:
                     seat.notify({"type": "result", "outcome": seat.outcome.to_json()})
 
     async def _free(self) -> None:
@@ -201,6 +205,8 @@ class Drive:
             verdict, is_stuck = await self._attempt()
             again = may_restart(verdict.root, restarts_used=restarts_used, restarts=self._plan.restarts)
             if is_stuck or self._stop or not again:
+                if self._gives_way:
+                    return
                 self.verdict = results.GangVerdict(self.generation, self._newest_try, verdict.root)
                 if self._plan.is_gang:
                     await asyncio.to_thread(results.write_verdict, self._gang_folder, self.verdict)

@@ -24,7 +24,7 @@ from airflow_tf.core.launch import GangLaunch, Plan, ReplicaLaunch
 from airflow_tf.core.ledger import GangLedger, Orders, Outcome
 from airflow_tf.core.policy import LINGER_SECONDS
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.states import ExitCause, cause_of_stop
+from airflow_tf.core.states import CLEARED_REASON, ExitCause, cause_of_stop
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor import results
@@ -167,7 +167,7 @@ class GangSupervisor:
             return
         seat.take(request.view, request.tries_left, request.orphan_grace_seconds)
         if seat.drive is not None and seat.is_running and seat.generation < request.generation:
-            await seat.drive.give_way(StopOrder("its task was cleared", ExitCause.MARKED))
+            await seat.drive.give_way(StopOrder(CLEARED_REASON, ExitCause.MARKED))
         connection.notify({"type": "attached", "supervisor": os.getpid()})
         seat.watch(connection)
         if seat.drive is not None and seat.is_running:

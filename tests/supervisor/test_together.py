@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_tf.core.errors import LedgerError, ViewDetachedError
-from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
+from airflow_tf.supervisor.client import stop_replica
 from airflow_tf.supervisor.results import last_step, read_verdict
 from tests.supervisor.harness import Gang, Watch, is_alive, kill, wait_for, write_checkpoint
 
@@ -300,6 +301,19 @@ def test_a_cleared_member_restarts_the_gang_and_the_views_of_its_siblings_go_on_
     assert cleared.end().state is sibling.end().state is AttemptState.SUCCEEDED
     assert {record.generation for record in gang.ledger.replicas(gang.key).values()} == {2}
     assert attempts(gang) == [1, 1]
+
+
+def test_views_wait_for_the_new_generation_when_a_siblings_task_is_cleared(gang: Gang) -> None:
+    script = JOINS + "if 'generation-1' in os.environ['AIRFLOW_TF_RUN_FOLDER']: time.sleep(300)\nstep(3)\n"
+    first, second = start_both(gang, script)
+    pid = int(first.line("pid "))
+    second.line("pid ")
+    stop_replica(gang.folder, 1, second.view.attach.view, CLEARED_REASON, ExitCause.MARKED)  # as its old try does
+    wait_for(lambda: not is_alive(pid) and gang.ledger.member(gang.key, 1) is None, "the end of the old generation")
+    cleared = gang.start(script, replica=1, try_number=2, first_try=2, **TWO_WORKERS)
+    assert cleared.end().state is AttemptState.SUCCEEDED
+    assert first.end().state is AttemptState.SUCCEEDED
+    assert {record.generation for record in gang.ledger.replicas(gang.key).values()} == {2}
 
 
 def test_a_stop_asked_in_the_ledger_ends_the_gang(gang: Gang) -> None:
