@@ -118,13 +118,16 @@ class _Timetable:
         return sorted({self.now} | {use.end for use in uses if self.now < use.end < math.inf})
 
     def _parts(self, waiter: Waiter, start: float, end: float) -> dict[str, int]:
-        """Return uuid -> how many replicas can have their part of it all the time, least wanted by others first."""
-        order = sorted(self.places, key=lambda place: (suits(place.offer.reading.device, self.request), _index(place)))
+        """Return uuid -> how many replicas can have their part all the time; first of what the later gang cannot have."""
+        order = sorted(self.places, key=lambda place: (self._serves_later(place), place.offer.reading.device.index))
         return {
             place.offer.reading.device.uuid: parts
             for place in order
             if (parts := self._parts_of(place, waiter, start, end)) > 0
         }
+
+    def _serves_later(self, place: Place) -> bool:
+        return suits(place.offer.reading.device, self.request) and count_parts(place.offer, self.request) > 0
 
     def _parts_of(self, place: Place, waiter: Waiter, start: float, end: float) -> int:
         if not suits(place.offer.reading.device, waiter.request):
@@ -144,10 +147,6 @@ class _Timetable:
 
     def _of(self, place: Place) -> list[Use]:
         return [*place.uses, *self.bookings.get(place.offer.reading.device.uuid, ())]
-
-
-def _index(place: Place) -> int:
-    return place.offer.reading.device.index
 
 
 def _peak(uses: Sequence[Use], start: float, end: float) -> int:
