@@ -61,9 +61,9 @@ class Rendezvous:
         stepped = {number for number in waiting if results.last_step(runs[number].folder) is not None}
         found = listeners(self._ports[number].number for number in waiting)
         for number in waiting:
-            run = runs[number]
-            tree = find_tree(run.launch.token, run.marks)
-            own = [listener for listener in found[self._ports[number].number] if listener.pid in tree]
+            run, listening = runs[number], found[self._ports[number].number]
+            tree = find_tree(run.launch.token, run.marks) if listening else []
+            own = [listener for listener in listening if listener.pid in tree]
             if own:
                 self._own_listeners[number] = own[0]
                 self._ports[number].release()
@@ -96,11 +96,11 @@ class Rendezvous:
         port, tree = self._ports[number].number, find_tree(run.launch.token, run.marks)
         found = listeners([port])[port]
         stranger = next((listener for listener in found if listener.pid not in tree), None)
-        if stranger is not None:
-            return _changed(outcome, ExitCause.RENDEZVOUS, f"its port {port} was taken by {stranger}")
         own = self._own_listeners.get(number, found[0] if found else None)
-        who = f"{own}, which is this replica itself" if own else "a process that has ended, probably of this replica"
-        text = f"its port {port} was held by {who}: does the program start two servers?"
+        if stranger is not None or own is None:
+            who = stranger or "a process that has ended"
+            return _changed(outcome, ExitCause.RENDEZVOUS, f"its port {port} was taken by {who}")
+        text = f"its port {port} was held by {own}, which is this replica itself: does the program start two servers?"
         return _changed(outcome, ExitCause.USER_ERROR, text)
 
 

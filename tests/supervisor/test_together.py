@@ -74,6 +74,7 @@ def attempts(gang: Gang) -> list[int]:
 def test_the_first_view_starts_all_and_a_later_one_finds_its_result(gang: Gang) -> None:
     script = JOINS + "print('config', os.environ['TF_CONFIG'], flush=True)\n"
     first = gang.start(script + "time.sleep(1)\n", **TWO_WORKERS)
+    first.line("pid ")
     late = gang.start("raise SystemExit(9)", replica=1, **TWO_WORKERS)
     assert first.end().state is late.end().state is AttemptState.SUCCEEDED
     config = json.loads(first.line("config "))
@@ -334,7 +335,7 @@ def test_a_view_that_gives_signs_in_the_ledger_keeps_its_gang_alive(gang: Gang) 
     def sign() -> bool:
         assert is_alive(pid)
         gang.ledger.renew_view(gang.key, 0, first.view.attach.view)
-        return time.monotonic() > begun + 7
+        return time.monotonic() > begun + 6
 
     wait_for(sign, "more than the grace")
     wait_for(lambda: not is_alive(pid), "the orphan's end", 30)
