@@ -118,7 +118,7 @@ class _Timetable:
         return sorted({self.now} | {use.end for use in uses if self.now < use.end < math.inf})
 
     def _parts(self, waiter: Waiter, start: float, end: float) -> dict[str, int]:
-        """Return uuid -> how many replicas can have their part all the time; first of what the later gang cannot have."""
+        """Return uuid -> how many replicas can have their part; first of what the later gang cannot have now."""
         order = sorted(self.places, key=lambda place: (self._serves_later(place), place.offer.reading.device.index))
         return {
             place.offer.reading.device.uuid: parts

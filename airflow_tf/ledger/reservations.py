@@ -14,7 +14,7 @@ from airflow_tf.core.devices import Device, DeviceRequest, Health, Member, Readi
 from airflow_tf.core.errors import DevicesNeverFitError, LedgerError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import Granted, Refused, Turn, Waiting
-from airflow_tf.core.matching import WHOLE_PERCENT, Offer, choose, count_places
+from airflow_tf.core.matching import WHOLE_PERCENT, Offer, check_per_host, choose, count_places
 from airflow_tf.core.queue import Place, Use, Waiter, offers_behind
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import holdings, hosts, waiting
@@ -56,6 +56,8 @@ def reserve(session: Session, clock: Clock, life_seconds: float, ask: Ask, look:
     members = {member.replica: member for member in holdings.as_members(session, list(held.values()))}
     missing = [replica for replica in ask.replicas if replica not in held]
     if missing:
+        here = {member.replica for member in live if member.host_id == look.host.host_id}
+        check_per_host(ask.key.label, ask.request, len(here.union(ask.replicas)), look.host.name)
         answer = _grant(session, clock, life_seconds, ask, missing, look)
         if isinstance(answer, Refused):
             return answer

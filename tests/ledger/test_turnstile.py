@@ -1,0 +1,109 @@
+"""Writers of one file take turns: first come, first served; the killed and the forked keep nobody waiting."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from airflow_tf.ledger.turnstile import Turnstile
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def turnstile(tmp_path) -> Turnstile:
+    return Turnstile(tmp_path / "ledger.db.turn")
+
+
+def hold(path, ready):
+    with Turnstile(path).turn(10.0):
+        ready.set()
+        time.sleep(60)
+
+
+def wait_in(path, ready):
+    ready.set()
+    with Turnstile(path).turn(60.0):
+        pass
+
+
+def count_tickets(turnstile):
+    return int.from_bytes(turnstile.path.read_bytes()[:8], "little")
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_who_comes_first_goes_first(turnstile):
+    order = []
+
+    def enter(number):
+        with turnstile.turn(20.0) as came:
+            order.append((number, came))
+
+    with turnstile.turn(1.0) as came:
+        assert came
+        threads = []
+        for number in range(6):
+            threads.append(threading.Thread(target=enter, args=(number,)))
+            threads[-1].start()
+            wait_for(lambda: count_tickets(turnstile) == number + 2)  # noqa: B023 (called at once)
+    for thread in threads:
+        thread.join(20)
+    assert order == [(number, True) for number in range(6)]
+
+
+def test_a_turn_that_does_not_come_in_time_is_not_waited_for(turnstile):
+    with turnstile.turn(1.0):
+        start = time.monotonic()
+        with turnstile.turn(0.2) as came:
+            assert not came
+        assert time.monotonic() - start < 5
+    with turnstile.turn(1.0) as came:
+        assert came
+
+
+@pytest.mark.parametrize("target", [hold, wait_in])
+def test_who_is_killed_leaves_the_queue(turnstile, target, no_processes_left):
+    ready = SPAWN.Event()
+    process = SPAWN.Process(target=target, args=(turnstile.path, ready))
+    with turnstile.turn(1.0) if target is wait_in else turnstile.turn(0.0) as came:
+        assert came
+        if target is wait_in:
+            process.start()
+            wait_for(lambda: count_tickets(turnstile) == 2)
+            os.kill(process.pid, signal.SIGKILL)
+            process.join(20)
+    if target is hold:
+        process.start()
+        assert ready.wait(20)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(20)
+    with turnstile.turn(5.0) as came:
+        assert came
+
+
+def test_a_child_that_was_forked_in_a_turn_does_not_keep_it(turnstile):
+    reader, writer = os.pipe()
+    with turnstile.turn(1.0):
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+    try:
+        with turnstile.turn(1.0) as came:
+            assert came
+    finally:
+        os.close(writer)
+        os.close(reader)
+        os.waitpid(child, 0)
