@@ -118,6 +118,19 @@ def _is_tolerated(plan: Plan, roles: list[str], number: int, good: set[int], bad
     return plan.success == CHIEF or trainers(plan.roles, len(roles)) - lost >= plan.at_least
 
 
+def lacks_culprit(plan: Plan, ended: Mapping[int, Outcome]) -> bool:
+    """Tell whether all replicas of a gang that failed only lost their peers: the one that left them has not ended yet.
+
+    A program of TensorFlow may take longer to end after its error than its peers to notice.
+    """
+    failed = [outcome for outcome in ended.values() if outcome.state is not AttemptState.SUCCEEDED]
+    return plan.is_gang and len(ended) < sum(plan.roles.values()) and all(map(_is_symptom, failed))
+
+
+def _is_symptom(outcome: Outcome) -> bool:
+    return outcome.cause in {ExitCause.VICTIM, ExitCause.RENDEZVOUS}
+
+
 def settle(
     plan: Plan,
     ended: Mapping[int, Ended],
@@ -140,7 +153,7 @@ def settle(
         return _success(ended)
     failed = [number for number, outcome in by_themselves.items() if outcome.state is not AttemptState.SUCCEEDED]
     if step is Step.FAILED:
-        culprit = min(failed, key=lambda number: (ended[number].died_at, number))
+        culprit = min(failed, key=lambda n: (_is_symptom(ended[n].outcome), ended[n].died_at, n))
         return _blame(plan, ended, culprit, ended[culprit].outcome)
     if alarm is not None:
         number, outcome = alarm

@@ -22,7 +22,7 @@ from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import may_restart
 from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
-from airflow_tf.core.verdict import Ended, Step, Verdict, next_step, settle
+from airflow_tf.core.verdict import Ended, Step, Verdict, lacks_culprit, next_step, settle
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, Starter, StopOrder, Watchdog, resume_point
 from airflow_tf.supervisor.protocol import Attach
@@ -30,6 +30,9 @@ from airflow_tf.supervisor.rendezvous import Rendezvous
 from airflow_tf.supervisor.seat import Seat
 
 log = logging.getLogger(__name__)
+
+CULPRIT_SECONDS = 10.0
+"""How long the members of a gang may take to end after the first of them has lost its peers."""
 
 REST_GRACE_SECONDS = 5.0
 """Longest time between SIGTERM and SIGKILL for what is left of a gang that has failed or whose work is done."""
@@ -300,16 +303,26 @@ class Drive:
                     if run.has_ended and run.has_begun and number not in ended:
                         ended[number] = await asyncio.to_thread(self._judge, run, None)
                 alarm = next((alarm.result() for alarm in alarms if alarm.done()), None)
-                if self._stopping.is_set() or alarm is not None or next_step(self._plan, ended) is not Step.GO_ON:
+                patience = self._patience_seconds(ended)
+                if self._stopping.is_set() or alarm is not None or patience == 0:
                     return ended, alarm
                 for number in ended:
                     self.seats[number].tell_waiting()
                 pending = {run.process.status for number, run in runs.items() if run.process and number not in ended}
                 waited: set[asyncio.Future[Any]] = {*pending, *alarms, stopping}
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                news, _ = await asyncio.wait(waited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not news:
+                    return ended, None
         finally:
             for waiting in (*alarms, stopping):
                 waiting.cancel()
+
+    def _patience_seconds(self, ended: Mapping[int, Outcome]) -> float | None:
+        """Return how long to wait for what ends next: for ever, for the culprit of a failure, or not at all."""
+        step = next_step(self._plan, ended)
+        if step is Step.GO_ON:
+            return None
+        return CULPRIT_SECONDS if step is Step.FAILED and lacks_culprit(self._plan, ended) else 0
 
     async def _end(self, runs: Mapping[int, ReplicaRun], alarm: Alarm | None) -> None:
         """End what still runs. After a failure in its gang a replica has little worth saving, but may be saving it."""

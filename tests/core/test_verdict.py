@@ -10,7 +10,7 @@ from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
-from airflow_tf.core.verdict import Answer, Ended, Step, answer, next_step, parse_success, settle
+from airflow_tf.core.verdict import Answer, Ended, Step, answer, lacks_culprit, next_step, parse_success, settle
 
 OK = Outcome(AttemptState.SUCCEEDED, checkpoint="ck-9")
 BAD = Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed by SIGKILL\nLast lines", -9)
@@ -66,6 +66,30 @@ def test_the_first_death_is_the_root_cause_and_the_others_are_its_victims() -> N
     assert {verdict.outcomes[0].cause, verdict.outcomes[2].cause} == {ExitCause.VICTIM}
     assert verdict.outcomes[0].message == "ended because worker 1 failed: killed by SIGKILL; then: connection reset"
     assert verdict.outcomes[2].message == "ended because worker 1 failed: killed by SIGKILL"
+
+
+LOST_PEERS = Outcome(AttemptState.FAILED, ExitCause.VICTIM, "it lost its peers", 1)
+
+
+def test_one_that_only_lost_its_peers_is_not_the_culprit_although_it_ended_first() -> None:
+    ended = {0: Ended(LOST_PEERS, 11.0), 1: Ended(RESET, 19.0), 2: Ended(ENDED_BY_US, 20.0, by_us=True)}
+    verdict = settle(Plan(**SYNC), ended)
+    assert verdict.root.message == "worker 1: connection reset"
+    assert verdict.outcomes[0].message == "ended because worker 1 failed: connection reset; then: it lost its peers"
+
+
+@pytest.mark.parametrize(
+    ("plan", "ended", "lacks"),
+    [
+        (SYNC, {0: LOST_PEERS}, True),
+        (SYNC, {0: LOST_PEERS, 2: OK}, True),
+        (SYNC, {0: LOST_PEERS, 1: BAD}, False),
+        (SYNC, {0: LOST_PEERS, 1: LOST_PEERS, 2: LOST_PEERS}, False),  # nobody is left to be it
+        ({}, {0: LOST_PEERS}, False),
+    ],
+)
+def test_the_culprit_may_end_after_its_peers(plan: dict[str, Any], ended: dict[int, Outcome], lacks: bool) -> None:
+    assert lacks_culprit(Plan(**plan), ended) is lacks
 
 
 def test_a_replica_that_ended_well_has_not_succeeded_if_its_gang_failed() -> None:

@@ -24,7 +24,8 @@ from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.supervisor.seat import Seat
 
 NO_SUCH_PID = 2**22 + 1
-SIGKILLED = 9
+SIGKILLED, ONE, THREE = 9, 1 << 8, 3 << 8
+"""Wait statuses."""
 
 
 class FakeProcess:
@@ -227,6 +228,24 @@ def test_the_order_of_deaths_decides_not_that_of_reaping(tmp_path: Path) -> None
     case = drive(lambda: Case(tmp_path, 2, **TWO_WORKERS | {"restarts": 0}), act)
     assert case.views[1].outcome.cause is ExitCause.KILLED
     assert case.views[0].outcome.cause is ExitCause.VICTIM
+
+
+def test_one_that_lost_its_peers_waits_for_the_peer_that_failed(tmp_path: Path) -> None:
+    folder = tmp_path / "replica-0" / "generation-1" / "attempt-1"
+    error = "UnavailableError: The following tasks are unhealthy (stopped sending heartbeats): /job:worker/task:1"
+
+    async def act(case: Case) -> None:
+        first, second = await case.started(0), await case.started(1)
+        (folder / "metrics.jsonl").write_text('{"step": 3}\n')
+        (folder / "output.log").write_text(f"tensorflow.python.framework.errors_impl.{error}\n")
+        first.ended(ONE)
+        await asyncio.sleep(0.3)  # its teardown
+        second.ended(THREE)
+
+    case = drive(lambda: Case(tmp_path, 2, **TWO_WORKERS), act)
+    assert (case.views[1].outcome.cause, case.views[1].outcome.exit_code) == (ExitCause.USER_ERROR, 3)
+    assert case.views[0].outcome.message.startswith("ended because worker 1 failed: the program ended with exit code 3")
+    assert "it lost its peers" in case.views[0].outcome.message
 
 
 def test_a_refused_reservation_is_told_and_nothing_runs(tmp_path: Path) -> None:
