@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import jinja2
 from airflow.sdk import Context
 
-from airflow_tf.core.cluster import check_tf_config, plan_roles, trainers
+from airflow_tf.core.cluster import GANG_STRATEGIES, check_tf_config, plan_roles, trainers
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
@@ -166,8 +166,6 @@ class LaunchingOperator(DeviceSeeker):
                 dataclasses.replace(launch, require_checkpoint=launch.require_checkpoint and launch.replica == LEAD)
                 for launch in launches
             ]
-        for launch in launches:
-            _check_cluster_variable(plan, launch.environment)
         own = next(launch for launch in launches if launch.replica == self.replica)
         return Program(plan, own, tuple(launches))
 
@@ -176,8 +174,10 @@ class LaunchingOperator(DeviceSeeker):
         count = self._count(context)
         entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
         fields = self._rendered_for(context, replica)
+        environment = {key: str(value) for key, value in (fields["environment"] or {}).items()}
+        _check_cluster_variable(self.strategy, environment)
         config = validate(fields["session_config"], self._config_context(settings))
-        for warning in config.warnings:
+        for warning in config.warnings if replica == self.replica else ():
             self.log.warning("%s", warning)
         return ReplicaLaunch(
             replica=replica,
@@ -186,7 +186,7 @@ class LaunchingOperator(DeviceSeeker):
             code_folder=code_folder,
             arguments={key: str(value) for key, value in (fields["arguments"] or {}).items()},
             inputs=self._stage(settings, folders, replica, count),
-            environment={key: str(value) for key, value in (fields["environment"] or {}).items()},
+            environment=environment,
             session_config=dict(config.config),
             api=self.api,
             require_checkpoint=self.require_checkpoint,
@@ -268,13 +268,13 @@ class LaunchingOperator(DeviceSeeker):
         return found
 
 
-def _check_cluster_variable(plan: Plan, environment: Mapping[str, str]) -> None:
+def _check_cluster_variable(strategy: str, environment: Mapping[str, str]) -> None:
     """Refuse a declared ``TF_CONFIG`` that a gang does not need or TensorFlow cannot use."""
     declared = environment.get(CLUSTER_VARIABLE)
     if declared is None:
         return
-    if plan.is_gang:
-        why = f"strategy {plan.strategy} gives each replica its own, with new ports for each attempt"
+    if strategy in GANG_STRATEGIES:
+        why = f"strategy {strategy} gives each replica its own, with new ports for each attempt"
         raise DeclarationError(f"environment.{CLUSTER_VARIABLE} cannot be declared", why, "Remove it.")
     try:
         config = json.loads(declared)

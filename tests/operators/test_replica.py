@@ -10,7 +10,6 @@ from airflow.sdk import DAG
 
 from airflow_tf.core.devices import Device, Health, Reading
 from airflow_tf.core.errors import DeclarationError
-from airflow_tf.core.launch import Plan
 from airflow_tf.core.session_config import validate
 from airflow_tf.core.units import parse_bytes
 from airflow_tf.hooks.airflow_run import TaskRun
@@ -129,28 +128,27 @@ def test_limits_are_off_when_left_out_and_must_be_more_than_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "declared", "says"),
+    ("strategy", "declared", "says"),
     [
-        ({"worker": 2}, '{"cluster": {"worker": ["a:1"]}}', "strategy sync gives each replica its own"),
-        ({}, "worker", "is not JSON"),
+        ("sync", '{"cluster": {"worker": ["a:1"]}}', "strategy sync gives each replica its own"),
+        ("independent", "worker", "is not JSON"),
         (
-            {},
+            "independent",
             '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "chief", "index": 0}}',
             "task chief:0 is not in the cluster (worker: 2)",
         ),
     ],
 )
 def test_a_declared_cluster_is_refused_in_one_line_where_it_cannot_work(
-    roles: dict[str, int], declared: str, says: str
+    strategy: str, declared: str, says: str
 ) -> None:
-    plan = Plan("sync" if roles else "independent", roles)
     with pytest.raises(DeclarationError) as error:
-        _check_cluster_variable(plan, {"TF_CONFIG": declared})
+        _check_cluster_variable(strategy, {"TF_CONFIG": declared})
     assert says in str(error.value)
 
 
 def test_a_declared_cluster_that_works_is_left_alone() -> None:
     _check_cluster_variable(
-        Plan(), {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
+        "independent", {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
     )
-    _check_cluster_variable(Plan("sync", {"worker": 2}), {"OTHER": "1"})
+    _check_cluster_variable("sync", {"OTHER": "1"})
