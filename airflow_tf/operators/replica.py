@@ -124,6 +124,8 @@ class ReplicaOperator(DeferringOperator):
                 outcome = self._known_outcome(ledger, key, run, folders, record)
                 if outcome is None:
                     outcome = self._look_after(run, ledger, settings, key, program, record)
+                else:
+                    self._show_rest(ledger, key, folders.gang(key), record, run)
                 return self._result(context, folders.gang(key), outcome, self._devices)
 
     def _enter(self, ledger: GangLedger, key: GangKey, run: TaskRun, program: Program) -> ReplicaRecord:
