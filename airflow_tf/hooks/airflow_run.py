@@ -19,6 +19,8 @@ TEMPORARY_RUN_PREFIX = "__airflow_temporary_run_"
 FINISHED = ("success", "failed", "skipped", "upstream_failed", "removed")
 """States of a task instance that nothing but a user ends."""
 
+RUNNING, RESTARTING = "running", "restarting"
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
@@ -105,11 +107,16 @@ def instance_name(task_id: str, map_index: int) -> str:
 def user_mark(state: str | None, own_state: str) -> str:
     """Return what a user did with a task, in words, by the state that it has now; empty if nothing.
 
+    A running task that was cleared is ``restarting``. In any other state that is not final Airflow itself has given it
+    to another try: a scheduler that starts resets what its predecessor ran, and a try whose heartbeats are missing is
+    given up.
+
     :param own_state: what it has while nobody touches it.
     """
-    if state == own_state:
-        return ""
-    return f"marked {state}" if state in FINISHED else "cleared"
+    if state in FINISHED:
+        return f"marked {state}"
+    cleared = state == RESTARTING if own_state == RUNNING else state != own_state
+    return "cleared" if cleared else ""
 
 
 def runs_in_process() -> bool:

@@ -37,7 +37,14 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, MemberState
 from airflow_tf.core.units import parse_seconds
 from airflow_tf.core.verdict import Answer, answer
-from airflow_tf.hooks.airflow_run import TaskRun, execution_api_health_url, is_reachable, task_states, user_mark
+from airflow_tf.hooks.airflow_run import (
+    RUNNING,
+    TaskRun,
+    execution_api_health_url,
+    is_reachable,
+    task_states,
+    user_mark,
+)
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.deferral import DeferringOperator
@@ -169,15 +176,16 @@ class ReplicaOperator(DeferringOperator):
                 ledger.release(member)
 
     def on_kill(self) -> None:
-        """Stop the replica, or let go of it where Airflow's API is away: that is an outage, not a user's wish.
+        """Let the view ask what became of this task; let go of the replica where Airflow's API is away.
 
-        Runs in a signal handler: it only signals.
+        An outage is not a user's wish, nor is another try of this task. Runs in a signal handler: it only signals.
         """
         view = self._view
         if view is None:
             return
-        if not self._health_url or is_reachable(self._health_url):
+        if not self._health_url:
             view.stop("its task was killed")
+        elif is_reachable(self._health_url):
             view.killed = True
         else:
             view.detached = True
@@ -309,10 +317,11 @@ class ReplicaOperator(DeferringOperator):
 
         def mark() -> str:
             try:
-                return user_mark(task_states(run.dag_id, run.run_id, run.task_id).get(run.instance), "running")
+                states = task_states(run.dag_id, run.run_id, run.task_id)
             except AirflowRuntimeError as error:
                 self.log.info("not known why this task was killed: %s", error)
                 return ""
+            return user_mark(states[run.instance], RUNNING) if run.instance in states else "deleted"
 
         return Observer(self._log_output, self.log.info, shown, mark)
 

@@ -32,6 +32,7 @@ SIBLINGS_SECONDS = 15.0
 """How long a view waits for the siblings of its replica: most end together."""
 
 _SWEEP_SECONDS = 10.0
+_NEXT_TRY = "The next try attaches again."
 _ATTACH_TRIES = 10
 
 
@@ -57,7 +58,7 @@ class ReplicaView:
     :param timeout_seconds: how long it may still be watched; then it is stopped.
     :param leaves: leave as soon as the program runs, for a trigger to go on watching.
     :param holds_slot: leave when the replica has ended but its gang goes on: nobody waits for siblings in a slot.
-    :param killed: set from a signal handler that has stopped the replica.
+    :param killed: set from a signal handler: it is to be asked what became of the task, and to stop or to detach.
     :param detached: set from a signal handler when the replica must go on without this task.
     """
 
@@ -141,10 +142,12 @@ class ReplicaView:
                 raise ReplicaTimeoutError(f"replica {self.attach.replica} was stopped", "its time is over")
             if self.killed:
                 self.killed = False
-                if mark := self.observer.mark():
-                    self.stop(f"{MARKED_REASON}{mark}", ExitCause.MARKED)
+                mark = self.observer.mark()
+                if not mark:
+                    raise ViewDetachedError("detached: no user has ended this task", todo=_NEXT_TRY)
+                self.stop(f"{MARKED_REASON}{mark}", ExitCause.MARKED)
             if self.detached:
-                raise ViewDetachedError("detached: Airflow's API does not answer", todo="The next try attaches again.")
+                raise ViewDetachedError("detached: Airflow's API does not answer", todo=_NEXT_TRY)
             if not channel.is_open:
                 raise SupervisorLostError(
                     "the gang's supervisor died",

@@ -54,6 +54,9 @@ def test_a_task_that_is_tested_alone_asks_no_sensor() -> None:
         ("failed", "running", "marked failed"),
         ("success", "deferred", "marked success"),
         ("restarting", "running", "cleared"),
+        ("queued", "running", ""),  # a new scheduler has reset it
+        (None, "running", ""),
+        ("up_for_retry", "running", ""),  # its heartbeats were missing
         ("running", "deferred", "cleared"),
         (None, "deferred", "cleared"),
     ],

@@ -24,26 +24,29 @@ class FakeView:
 
     def __init__(self) -> None:
         self.stops: list[str] = []
-        self.detached = False
+        self.killed = self.detached = False
 
     def stop(self, reason: str) -> None:
         self.stops.append(reason)
 
 
 @pytest.mark.parametrize(
-    ("health_url", "reachable", "stopped"),
-    [("", False, True), ("http://api", True, True), ("http://api", False, False)],
+    ("health_url", "reachable", "effect"),
+    [
+        ("", False, (True, False, False)),  # inside a command
+        ("http://api", True, (False, True, False)),
+        ("http://api", False, (False, False, True)),
+    ],
 )
-def test_a_kill_stops_the_replica_unless_the_api_server_is_away(
-    monkeypatch: pytest.MonkeyPatch, health_url: str, reachable: bool, stopped: bool
+def test_a_kill_is_asked_about_unless_the_api_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, health_url: str, reachable: bool, effect: tuple[bool, bool, bool]
 ) -> None:
     task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py")
     view: Any = FakeView()
     task._view, task._health_url = view, health_url
     monkeypatch.setattr(module, "is_reachable", lambda _url: reachable)
     task.on_kill()
-    assert bool(view.stops) is stopped
-    assert view.detached is not stopped
+    assert (bool(view.stops), view.killed, view.detached) == effect
 
 
 def test_a_kill_before_the_replica_was_looked_at_does_nothing() -> None:

@@ -71,6 +71,20 @@ print("two", flush=True)
     assert second.shown[-1] == (1, 8)
 
 
+def test_a_killed_task_lets_go_of_its_replica_unless_a_user_ended_it(gang: Gang) -> None:
+    first = gang.start(FOR_EVER, tries_left=1)
+    pid = int(first.line("pid "))
+    first.view.observer.mark = lambda: ""
+    first.view.killed = True
+    with pytest.raises(ViewDetachedError, match="no user"):
+        first.end()
+    second = gang.start(FOR_EVER, try_number=2)
+    assert int(second.line("pid ")) == pid
+    second.view.killed = True
+    assert second.end().cause is ExitCause.MARKED
+    wait_for(lambda: not is_alive(pid), "the replica's end")
+
+
 def test_that_a_user_marked_the_task_is_recorded_although_it_is_found_out_after_the_stop(gang: Gang) -> None:
     ignoring = FOR_EVER.replace("time.sleep(600)", "import signal; signal.signal(15, lambda *_: None); time.sleep(600)")
     watch = gang.start(ignoring + "time.sleep(600)\n")
