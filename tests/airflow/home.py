@@ -24,6 +24,7 @@ class AirflowHome:
     folder: Path
     store: str  # URI below which the example finds its data and publishes
     extra: dict[str, str] = field(default_factory=dict)
+    cpu_slots: int = 2
 
     @property
     def dags(self) -> Path:
@@ -33,14 +34,14 @@ class AirflowHome:
     def environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
         return clean | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # standalone starts `airflow` by name
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW_TF_TEST_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__AIRFLOW_TF__LOCK_DIR": str(self.folder / "locks"),
-            "AIRFLOW__AIRFLOW_TF__CPU_SLOTS": "2",
+            "AIRFLOW__AIRFLOW_TF__CPU_SLOTS": str(self.cpu_slots),
             "AIRFLOW_VAR_FLIGHTS": self.store,
             "TF_CPP_MIN_LOG_LEVEL": "2",
             **self.extra,
@@ -49,7 +50,7 @@ class AirflowHome:
     @property
     def settings(self) -> Settings:
         home = self.folder / "airflow_tf"
-        return Settings(home, f"sqlite:///{home / 'ledger.db'}", self.folder / "locks", cpu_slots=2)
+        return Settings(home, f"sqlite:///{home / 'ledger.db'}", self.folder / "locks", cpu_slots=self.cpu_slots)
 
     @property
     def ledger(self) -> Ledger:

@@ -6,12 +6,10 @@ The training program needs no TensorFlow: it prints numbered lines until a file 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from airflow_tf.core.devices import DeviceRequest
@@ -90,8 +88,7 @@ class Deferring:
         return {number: row.pid or 0 for number, row in self.replicas(run_id).items()}
 
     def mark(self, run_id: str, map_index: int, state: str) -> None:
-        path = f"/api/v2/dags/deferring/dagRuns/{run_id}/taskInstances/train/{map_index}"
-        self.airflow._request("PATCH", path, {"new_state": state})
+        self.airflow.mark("deferring", run_id, "train", state, map_index)
 
     def held(self) -> set[str]:
         return {uuid for row in LedgerReader(self.home.ledger).reservations() for uuid in row.devices}
@@ -139,7 +136,7 @@ def test_both_wait_without_a_slot_and_the_output_is_shown_once(deferring: Deferr
         assert last == f"lines: {len(lines)}"
         assert sorted(lines, key=lambda line: int(line.split()[1])) == [f"line {n}" for n in range(len(lines))]
     path = "/api/v2/dags/deferring/dagRuns/plain/taskInstances/train/xcomEntries/return_value?map_index=1"
-    value: Any = deferring.airflow._request("GET", path)["value"]
+    value: Any = deferring.airflow.request("GET", path)["value"]
     assert (value if isinstance(value, dict) else json.loads(value))["devices"] == ["cpu-1"]
     assert deferring.held() == set()
 
@@ -162,8 +159,7 @@ def test_a_mark_ends_the_replica_of_a_deferred_task(deferring: Deferring, state:
 def test_a_clear_ends_the_replica_of_a_deferred_task_and_starts_a_new_one(deferring: Deferring) -> None:
     deferring.trigger("clear")
     pids = deferring.training("clear")
-    body = {"dag_run_id": "clear", "task_ids": [["train", 0]], "dry_run": False, "only_failed": False}
-    deferring.airflow._request("POST", "/api/v2/dags/deferring/clearTaskInstances", body)
+    deferring.airflow.clear("deferring", "clear", "train", 0)
     wait_for(lambda: not is_alive(pids[0]), "the end of the old replica", deadline_seconds=30)
     deferring.wait_states("clear", "train", {0: "deferred", 1: "deferred"}, 60)
     assert deferring.replicas("clear")[0].generation == 2
@@ -175,22 +171,12 @@ def test_a_clear_ends_the_replica_of_a_deferred_task_and_starts_a_new_one(deferr
 def test_training_goes_on_while_the_triggerer_is_killed_and_restarted(deferring: Deferring) -> None:
     deferring.trigger("restart")
     pids = deferring.training("restart")
-    assert deferring.airflow._process is not None
-    for process in psutil.Process(deferring.airflow._process.pid).children(recursive=True):
-        if "triggerer" in " ".join(process.as_dict(["cmdline"])["cmdline"] or []):  # None of a zombie
-            process.kill()
-    with (deferring.home.folder / "triggerer.log").open("ab") as log:
-        triggerer = subprocess.Popen(
-            deferring.home.command("triggerer"), env=deferring.home.environment, stdout=log, stderr=log
-        )
-    try:
-        before = len(deferring.lines("restart", 0))
-        wait_for(lambda: len(deferring.lines("restart", 0)) > before + 20, "output by the new triggerer", 90)
-        assert all(is_alive(pid) for pid in pids.values())
-        deferring.open_gate("restart")
-        assert deferring.airflow.wait_run("deferring", "restart") == "success"
-        lines = set(deferring.lines("restart", 0))
-        assert f"lines: {len(lines) - 1}" in lines
-    finally:
-        triggerer.terminate()
-        triggerer.wait(60)
+    deferring.airflow.parts["triggerer"].kill()
+    deferring.airflow.parts["triggerer"].start()
+    before = len(deferring.lines("restart", 0))
+    wait_for(lambda: len(deferring.lines("restart", 0)) > before + 20, "output by the new triggerer", 90)
+    assert all(is_alive(pid) for pid in pids.values())
+    deferring.open_gate("restart")
+    assert deferring.airflow.wait_run("deferring", "restart") == "success"
+    lines = set(deferring.lines("restart", 0))
+    assert f"lines: {len(lines) - 1}" in lines

@@ -31,14 +31,16 @@ from tests.supervisor.processes import supervisor_of, zygote_of
 DEADLINE_SECONDS = 60.0
 
 
-def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = DEADLINE_SECONDS) -> Any:
+def wait_for(
+    condition: Callable[[], Any], what: str, deadline_seconds: float = DEADLINE_SECONDS, pause_seconds: float = 0.02
+) -> Any:
     """Return the first true value of ``condition``; fail at the deadline."""
     deadline = time.monotonic() + deadline_seconds
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
-        time.sleep(0.02)
+        time.sleep(pause_seconds)
     raise AssertionError(f"not within {deadline_seconds} s: {what}")
 
 
