@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
-from airflow_tf.core.errors import AirflowTfError
+from airflow_tf.core.errors import AirflowTfError, LedgerUnavailableError
 from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker, read_count
@@ -64,6 +64,9 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
         """
         try:
             answer, ledger_id = self._try_reserve(context)
+        except LedgerUnavailableError as error:  # no answer is no failure: the next look, or the timeout, ends the wait
+            self.log.warning("%s", error)
+            return PokeReturnValue(is_done=False)
         except AirflowTfError as error:
             if error.retryable:
                 raise

@@ -183,13 +183,17 @@ def test_a_mapping_that_is_not_literal_needs_a_count():
         run(task)
 
 
-def test_a_ledger_that_does_not_answer_may_be_retried(monkeypatch):
-    def fail(_):
-        raise LedgerUnavailableError("the ledger does not answer")
+def test_a_look_that_the_ledger_does_not_answer_is_no_failure(monkeypatch):
+    looks = []
 
-    monkeypatch.setattr(module, "open_ledger", fail)
-    with pytest.raises(LedgerUnavailableError):
-        run(sensor())
+    def answer_later(settings):
+        looks.append(settings)
+        if len(looks) == 1:
+            raise LedgerUnavailableError("the ledger does not answer")
+        return open_ledger(settings)
+
+    monkeypatch.setattr(module, "open_ledger", answer_later)
+    assert set(run(sensor(poke_interval=0.01))["devices"]) == {"0", "1"}
 
 
 def test_the_demands_are_template_fields():

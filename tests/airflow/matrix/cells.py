@@ -170,6 +170,18 @@ EVENTS = (
         "two AIRFLOW_HOMEs with a ledger each on one host, both with the same two slots",
         "One phase: the device is locked from the start of a replica to its end.",
     ),
+    Event(
+        "vanish-device",
+        "a GPU vanishes from the host (simulated NVML)",
+        "Starting, saving: as training; the watch over the device does not ask what the program does.",
+    ),
+    Event(
+        "triggerer-down",
+        "triggerer down while a user marks a deferred task failed: nobody gives a sign for it any more (orphan grace "
+        "3 s in place of 600 s)",
+        "Starting, saving: as training. Marks, clears and a triggerer that is killed while deferred tasks go on: "
+        "`tests/airflow/test_deferrable.py`.",
+    ),
     Event("stop-replica", "SIGSTOP of one replica (progress_timeout 3 s)", NO_REPLICA),
     Event(
         "full-of-waiters",
@@ -387,6 +399,42 @@ CELLS: tuple[Cell, ...] = (
         result="success",
         fates=(Fate.GOES_ON, Fate.NONE),
         devices="kept; the other installation is refused and told the holder's pid, then gets both",
+        next_try="none",
+    ),
+    Cell(
+        "vanish-device",
+        WAITING,
+        Level.GANG,
+        result="refused while the other one is held; then success",
+        fates=NOBODY,
+        devices="the one that is left, as soon as it is free",
+        next_try="reserves what is left",
+    ),
+    Cell(
+        "vanish-device",
+        TRAINING,
+        Level.GANG,
+        result="failed, device_lost (retry); then success",
+        fates=(Fate.ENDED, Fate.NONE),
+        devices="the lost one is offered to nobody",
+        next_try="takes the other GPU and resumes from the last complete checkpoint",
+    ),
+    Cell(
+        "triggerer-down",
+        WAITING,
+        Level.GANG,
+        result="forgotten after three missed looks",
+        fates=NOBODY,
+        devices="free for those behind it in the queue",
+        next_try="none; after a clear it waits again",
+    ),
+    Cell(
+        "triggerer-down",
+        TRAINING,
+        Level.GANG,
+        result="left to the triggerer; then stopped",
+        fates=(Fate.ENDED, Fate.NONE),
+        devices="given back when the orphan grace is over",
         next_try="none",
     ),
     *_cells(

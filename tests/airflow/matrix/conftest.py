@@ -19,6 +19,7 @@ from tests.airflow.matrix.cells import Cell
 from tests.airflow.matrix.installation import CPU_SLOTS, make_home
 from tests.airflow.matrix.plays import play, play_shared
 from tests.airflow.running import RunningAirflow
+from tests.devices.conftest import library, nvml  # noqa: F401 (fixtures of the cells without Airflow)
 from tests.supervisor.conftest import make_gang  # noqa: F401 (a fixture of the cells without Airflow)
 from tests.supervisor.harness import wait_for
 

@@ -16,11 +16,14 @@ from airflow_tf.core.checkpoint import verify
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.errors import SupervisorLostError
 from airflow_tf.core.identity import GangKey
-from airflow_tf.core.ledger import Granted, Refused
+from airflow_tf.core.ledger import Granted, Refused, Turn
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.states import AttemptState
+from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import Ledger, open_ledger
 from airflow_tf.supervisor.acquire import acquire
+from airflow_tf.supervisor.health import DEVICE_LOOK_SECONDS
+from airflow_tf.testing.nvml import Gpu, SimulatedNvml
 from tests.airflow.matrix.cells import SAVING, STARTING, TRAINING, WAITING, Cell, of_event
 from tests.airflow.matrix.clocks import Clocks
 from tests.airflow.matrix.held import HeldGang
@@ -195,6 +198,62 @@ def test_two_homes(held: HeldGang, settings: Settings, tmp_path: Path, cell: Cel
     assert str(held.gang.supervisor_pid()) in str(refused)
     assert_succeeds(held, watch)
     wait_for(lambda: isinstance(acquire(ledger, second, other_gang(ledger), both, [0]), Granted), "both devices")
+
+
+@cells("vanish-device")
+def test_vanish_device(held: HeldGang, nvml: SimulatedNvml, settings: Settings, cell: Cell) -> None:
+    ledger, key = held.gang.ledger, held.gang.key
+    nvml.write([Gpu(uuid="GPU-1"), Gpu(uuid="GPU-2")])
+    if cell.phase == WAITING:
+        locks = [DeviceLock(settings.lock_dir, f"GPU-{number}") for number in (1, 2)]
+        assert all(lock.try_acquire() for lock in locks)
+        assert isinstance(acquire(ledger, settings, key, DeviceRequest("gpu"), [0]), Refused)
+        nvml.write([Gpu(uuid="GPU-2")])
+        assert "GPU-2" in str(acquire(ledger, settings, key, DeviceRequest("gpu"), [0]))
+        for lock in locks:
+            lock.release()
+    else:
+        assert isinstance(acquire(ledger, settings, key, DeviceRequest("gpu", uuids=("GPU-1",)), [0]), Granted)
+        watch = held.start(cell.phase)
+        nvml.write([Gpu(uuid="GPU-2")])
+        outcome = watch.end(DEVICE_LOOK_SECONDS + 60)
+        assert (outcome.state, outcome.cause) == (AttemptState.FAILED, ExitCause.DEVICE_LOST)
+        assert outcome.cause.may_restart
+        wait_for(lambda: ledger.member(key, 0) is None, "the reservation's end")
+    granted = acquire(ledger, settings, key, DeviceRequest("gpu"), [0])
+    assert isinstance(granted, Granted)
+    assert [device.uuid for device in granted.members[0].devices] == ["GPU-2"]
+    assert_succeeds(held, held.start())
+
+
+# --- nobody looks ---------------------------------------------------------------------------------------------------
+
+
+@cells("triggerer-down")
+def test_triggerer_down(held: HeldGang, settings: Settings, cell: Cell) -> None:
+    ledger, key = held.gang.ledger, held.gang.key
+    if cell.phase == WAITING:
+        both = DeviceRequest("cpu", per_replica=2)
+        holding = acquire(ledger, settings, other_gang(ledger, "holder"), both, [0])
+        assert isinstance(holding, Granted)
+        assert isinstance(acquire(ledger, settings, key, both, [0], Turn(look_seconds=1.0)), Refused)
+        ledger.release(holding.members[0])
+        behind = other_gang(ledger, "behind")
+        assert isinstance(acquire(ledger, settings, behind, both, [0]), Refused)
+        wait_for(lambda: isinstance(acquire(ledger, settings, behind, both, [0]), Granted), "its turn", 15)
+        return
+    watch = held.start(cell.phase, leaves=True, orphan_grace_seconds=3.0)
+    assert watch.thread is not None
+    watch.thread.join(30)
+    assert (watch.outcome, watch.error) == (None, None)
+    (pid,) = held.arrivals(STARTING)
+    wait_for(lambda: not is_alive(pid), "the end of the orphan")
+    wait_for(lambda: ledger.member(key, 0) is None, "the device's release")
+    outcome = ledger.replicas(key)[0].outcome
+    assert outcome is not None
+    assert outcome.state is AttemptState.STOPPED
+    assert outcome.checkpoint is not None
+    verify(outcome.checkpoint)
 
 
 # --- hanging -----------------------------------------------------------------------------------------------------
