@@ -30,7 +30,6 @@ class Fate(StrEnum):
     NONE = "none"
     GOES_ON = "goes on"
     ANEW = "ended, started anew from its last complete checkpoint"
-    EITHER = "goes on, or is stopped with its grace and started anew (which, depends on timing)"
     ENDED = "ended"
 
 
@@ -223,9 +222,8 @@ CELLS: tuple[Cell, ...] = (
         RUNNING,
         level=Level.SHARED,
         tries={"train[0]": SEVERAL, "train[1]": SEVERAL},
-        fates=(Fate.EITHER, Fate.EITHER),
         devices=KEPT,
-        next_try=f"{RETRIED}; a stop that Airflow sends for the old try is ignored",
+        next_try=f"{RETRIED}; Airflow ends the old one, which only lets go",
     ),
     Cell(
         "stop-api-server",
@@ -325,9 +323,7 @@ CELLS: tuple[Cell, ...] = (
         devices="replica 0: given back when its tree is gone, reserved anew by the new try; replica 1: kept",
         next_try="a new generation of replica 0, from the start",
     ),
-    Cell(
-        "partition", TRAINING, tries={"train[0]": 2}, devices=KEPT, next_try=f"{RETRIED}; the old try's stop is ignored"
-    ),
+    Cell("partition", TRAINING, tries={"train[0]": 2}, devices=KEPT, next_try=f"{RETRIED}; the old one only lets go"),
     *_cells("stop-supervisor", RUNNING, devices=KEPT, next_try="none: views and replicas wait"),
     Cell(
         "stop-supervisor-mark-failed",

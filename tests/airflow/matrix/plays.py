@@ -291,8 +291,6 @@ def await_fate(run: LiveRun, cell: Cell, replica: int, fate: Fate) -> None:
     if fate is Fate.ANEW:
         run.wait_arrival("starting", replica, other_than=pid)
         assert not is_alive(pid)
-    elif fate is Fate.EITHER:
-        run.wait(lambda: is_alive(pid) or len(run.arrivals("starting", replica)) > 1, f"replica {replica}, old or new")
     elif fate is Fate.GOES_ON:
         assert is_alive(pid) or (run.gates / f"open-{SAVING}").exists(), f"replica {replica} ended"
 
