@@ -89,6 +89,21 @@ def count_places(devices: Iterable[Device], request: DeviceRequest, replicas: in
     return each * sum(suits(device, request) for device in devices)
 
 
+def check_per_host(label: str, request: DeviceRequest, replicas: int, host_name: str) -> None:
+    """Check the gang's own limit for one host.
+
+    :param replicas: all of the gang on the host, those that have their devices included.
+    :raises DevicesNeverFitError: if they need more.
+    """
+    total = replicas * request.per_replica
+    if request.per_host is not None and total > request.per_host:
+        raise DevicesNeverFitError(
+            f"{label} wants {total} devices of host {host_name}",
+            f"its per_host allows at most {request.per_host}",
+            "Raise per_host, or ask for fewer devices.",
+        )
+
+
 def _check_fits(
     label: str,
     request: DeviceRequest,
@@ -99,12 +114,7 @@ def _check_fits(
     other_hosts: Sequence[tuple[str, int]],
 ) -> None:
     total = replicas * request.per_replica
-    if request.per_host is not None and total > request.per_host:
-        raise DevicesNeverFitError(
-            f"{label} wants {total} devices of host {host_name}",
-            f"its per_host allows at most {request.per_host}",
-            "Raise per_host, or ask for fewer devices.",
-        )
+    check_per_host(label, request, replicas, host_name)
     if any(offer.reading.is_blind for offer in suitable):
         return  # it may stand for any number of devices
     known = {offer.reading.device.uuid for offer in offers}

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_tf.core.devices import DeviceRequest, Member
 from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError
 from airflow_tf.core.identity import GangKey
-from airflow_tf.core.ledger import GangLedger, Refused
+from airflow_tf.core.ledger import GangLedger, Refused, Turn
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
 from airflow_tf.hooks.airflow_run import TaskRun
@@ -24,6 +24,8 @@ from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.supervisor.client import has_supervisor
 
 LOOK_SECONDS = 5.0
+QUEUE_LOOK_SECONDS = 10.0
+"""What the queue is told instead: a task that was rescheduled takes some seconds to start."""
 
 
 @contextlib.contextmanager
@@ -62,6 +64,7 @@ class DeviceClaim:
     settings: Settings
     key: GangKey
     request: DeviceRequest
+    turn: Turn
     run: TaskRun
     log: Log
     timeout_seconds: float
@@ -81,7 +84,7 @@ class DeviceClaim:
         if len(usable) == len(replicas):
             return tuple(usable)
         while True:
-            answer = acquire(self.ledger, self.settings, self.key, self.request, replicas)
+            answer = acquire(self.ledger, self.settings, self.key, self.request, replicas, self.turn)
             if not isinstance(answer, Refused):
                 return tuple(member for member in answer.members if member.replica in replicas)
             self.wait(replica, str(answer))

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, NoReturn
 
+from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
 
 from airflow_tf.core.errors import AirflowTfError, LedgerUnavailableError
 from airflow_tf.core.ledger import Granted, Refused
-from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.airflow_run import TaskRun, runs_in_process
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker, read_count
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor.acquire import acquire
+from airflow_tf.triggers.devices import LONGEST_WAIT_SECONDS, DevicesTrigger
+
+DEFERRAL_MARGIN_SECONDS = 30.0
+"""Airflow ends a deferral by itself so long after the sensor's own deadline: where no triggerer runs."""
+
+SHORTEST_LOOK_SECONDS = 10.0
+"""A waiter keeps its place for three times as long: Airflow may take some seconds to start its next look."""
+
+_SOFT = (AirflowSensorTimeout, AirflowFailException, AirflowSkipException)
 
 
 class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
@@ -29,6 +49,8 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
     :param count: number of replicas; by default the number of literal mapped instances of ``for_task``. Replicas are
         numbered from 0.
     :param kwargs: what is asked of the devices: see :class:`airflow_tf.hooks.devices.DeviceSeeker`.
+    :param deferrable: wait in the triggerer, which asks only the ledger: each look at the devices is a short task on a
+        worker. Inside ``dags test`` and ``tasks test`` it waits in place.
     :return: XCom ``{"reservation_id", "ledger_id", "devices": {replica: [uuid, …]}}``.
     """
 
@@ -41,21 +63,98 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
         *,
         for_task: str,
         count: int | str | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.for_task = for_task
         self.count = count
+        self.deferrable = deferrable
         self._refused: Refused | None = None
+        self._is_waiting = False
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 (Airflow's signature)
         """Look until the devices are reserved or the time is over; then say who holds them."""
-        try:
+        with self._queue_left(context):
+            if self.deferrable and not runs_in_process():
+                return self.look(context)
             return super().execute(context)
-        except (AirflowSensorTimeout, AirflowSkipException) as error:
-            if self._refused is None:
-                raise
-            raise type(error)(f"{error} {self._refused}") from error
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:  # noqa: ANN401 (Airflow's signature)
+        """Look again after a deferral; a last time after one that Airflow ended at its limit."""
+        with self._queue_left(context):
+            try:
+                return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
+            except TaskDeferralTimeout:
+                done = self.poke(context)
+                if not done.is_done:
+                    raise
+                return done.xcom_value
+
+    def look(self, context: Context, event: str | None = None) -> Any:  # noqa: ANN401 (Airflow's type of an XCom)
+        """Try to reserve once; wait in the triggerer if that is refused.
+
+        :param event: why the trigger fired.
+        """
+        if event is not None:
+            self.log.info("looking again: %s", event)
+        done = self.poke(context)
+        return done.xcom_value if done.is_done else self._defer(context)
+
+    def _defer(self, context: Context) -> NoReturn:
+        """Wait in the triggerer for what is left of the time, counted by the ledger since the first look.
+
+        :raises AirflowSensorTimeout: if nothing is left.
+        """
+        with contextlib.closing(open_ledger(load_settings())) as ledger:
+            key = TaskRun.from_context(context).gang(ledger.ledger_id, self.for_task)
+            waiting = ledger.look(key)
+        waited_seconds = waiting.waited_seconds if waiting is not None else 0.0
+        left_seconds = self.timeout - waited_seconds
+        if left_seconds <= 0:
+            raise AirflowSensorTimeout(f"Sensor has timed out after {waited_seconds:.0f} s of {self.timeout:.0f} s.")
+        self.defer(
+            trigger=DevicesTrigger(key.to_json(), min(left_seconds, LONGEST_WAIT_SECONDS)),
+            method_name=self.look.__name__,
+            timeout=timedelta(seconds=left_seconds + DEFERRAL_MARGIN_SECONDS),
+        )
+
+    @contextlib.contextmanager
+    def _queue_left(self, context: Context) -> Iterator[None]:
+        """Leave the queue when the wait ends without devices, whatever ends it; name the holders at a deadline."""
+        self._is_waiting = True
+        try:
+            yield
+        except (TaskDeferred, AirflowRescheduleException):
+            raise
+        except BaseException as error:
+            self._is_waiting = False
+            self._withdraw(context)
+            self._tell_end(AirflowSensorTimeout(str(error)) if isinstance(error, TaskDeferralTimeout) else error)
+            raise
+        finally:
+            self._is_waiting = False
+
+    def _tell_end(self, error: BaseException) -> None:
+        """Raise what ended the wait as Airflow takes it from a sensor, with the last refusal."""
+        cause = error.__cause__ if isinstance(error, AirflowSkipException) else None
+        words = " ".join(str(part) for part in (cause or error, self._refused) if part is not None)
+        if (self.soft_fail and isinstance(error, _SOFT)) or (self.never_fail and isinstance(error, Exception)):
+            raise AirflowSkipException(words) from error
+        if isinstance(error, AirflowSensorTimeout | AirflowSkipException):
+            raise type(error)(words) from error
+
+    def _withdraw(self, context: Context) -> None:
+        try:
+            with contextlib.closing(open_ledger(load_settings())) as ledger:
+                ledger.withdraw(TaskRun.from_context(context).gang(ledger.ledger_id, self.for_task))
+        except AirflowTfError as error:  # what ended the wait is told, not this: a silent waiter is forgotten soon
+            self.log.warning("not taken out of the queue: %s", error)
+
+    def on_kill(self) -> None:
+        """End the wait, so that the gang leaves the queue; runs in a signal handler, which must not use the ledger."""
+        if self._is_waiting:
+            raise AirflowException(f"the wait of task {self.task_id} for devices was ended by a signal")
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Try to reserve once.
@@ -84,7 +183,10 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
         ledger = open_ledger(settings)
         try:
             key = TaskRun.from_context(context).gang(ledger.ledger_id, self.for_task)
-            return acquire(ledger, settings, key, request, replicas), ledger.ledger_id
+            # A deferred waiter is renewed by its trigger; where that is gone, it stands in nobody's way for long.
+            look_seconds = SHORTEST_LOOK_SECONDS if self.deferrable else max(self.poke_interval, SHORTEST_LOOK_SECONDS)
+            turn = self.turn(look_seconds)
+            return acquire(ledger, settings, key, request, replicas, turn), ledger.ledger_id
         finally:
             ledger.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,15 +15,18 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_tf.core.identity import GangKey, View
 from airflow_tf.core.ledger import GangLedger, ReplicaRecord
 from airflow_tf.core.states import MARKED_REASON
+from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.supervisor.acquire import this_host
 from airflow_tf.supervisor.client import has_supervisor
 from airflow_tf.supervisor.results import replica_folder
 from airflow_tf.supervisor.tail import OutputTail
-from airflow_tf.triggers.shared import ask, in_thread, user_mark_of
+from airflow_tf.triggers.shared import ask, in_thread, shared_ledger, user_mark_of
 
 LOOK_SECONDS = 4.0
 FORWARD_BYTES = 2 * 2**20
 """Most output shown at one look, so that one replica that floods its log does not hold up the other triggers."""
+
+SUSPECT_LOOK_SECONDS = 60.0
 
 ENDED = "ended"
 LOST = "its supervisor is gone"
@@ -72,6 +76,7 @@ class ReplicaTrigger(BaseTrigger):
         self._tail: OutputTail | None = None
         self._lines: list[str] = []
         self._stop_asked = False
+        self._suspects_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and its arguments as plain JSON."""
@@ -81,7 +86,7 @@ class ReplicaTrigger(BaseTrigger):
         """Fire once, with what happened."""
         while True:
             # Before the ledger is read: a supervisor records how its replica ended before it ends itself.
-            is_lost = await in_thread(self._is_lost)
+            is_lost = await self._is_lost()
             record = await ask(self._renew, self.log)
             if record is None:
                 event: str | None = SUPERSEDED
@@ -97,8 +102,16 @@ class ReplicaTrigger(BaseTrigger):
     def _is_here(self) -> bool:
         return this_host().host_id == self.watched.host_id
 
-    def _is_lost(self) -> bool:
-        return self._is_here and not has_supervisor(Path(self.watched.folder))
+    async def _is_lost(self) -> bool:
+        """Tell whether the gang's supervisor is gone: by its lock, or on another host by its silence in the ledger."""
+        if self._is_here:
+            return await in_thread(lambda: not has_supervisor(Path(self.watched.folder)))
+        if time.monotonic() < self._suspects_at:
+            return False
+        self._suspects_at = time.monotonic() + SUSPECT_LOOK_SECONDS
+        rows = await in_thread(lambda: LedgerReader(shared_ledger()).reservations())
+        where = (self.watched.gang.key, self.watched.replica)
+        return any((row.gang_key, row.replica) == where and row.is_suspect for row in rows)
 
     def _renew(self, ledger: GangLedger) -> ReplicaRecord | None:
         """Say that somebody looks after the replica, and how far its output was shown; None if it was taken over."""

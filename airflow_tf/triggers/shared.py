@@ -17,7 +17,7 @@ from airflow_tf.core.ledger import GangLedger
 from airflow_tf.hooks.airflow_run import instance_name, task_states, user_mark
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import Log
-from airflow_tf.ledger import open_ledger
+from airflow_tf.ledger import Ledger, open_ledger
 
 T = TypeVar("T")
 
@@ -33,11 +33,11 @@ def _threads() -> ThreadPoolExecutor:
 
 
 @functools.cache
-def _opened() -> GangLedger:
+def _opened() -> Ledger:
     return open_ledger(load_settings())
 
 
-def shared_ledger() -> GangLedger:
+def shared_ledger() -> Ledger:
     """Return the ledger that all triggers of this process use; blocks, so call it in a thread."""
     with _opening:
         return _opened()

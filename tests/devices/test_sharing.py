@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from airflow_tf.core.devices import DeviceRequest, Health
+from airflow_tf.core.errors import DevicesNeverFitError
 from airflow_tf.core.identity import FENCE_VARIABLE, GangKey
 from airflow_tf.core.ledger import Granted
 from airflow_tf.devices.locks import DeviceLock
@@ -69,6 +70,15 @@ def test_the_rest_of_a_shared_gpu_is_granted_to_a_share_and_not_as_a_whole(nvml,
     assert "GPU-1: 50 % of it held by pid" in str(reserve([0]))
     assert "GPU-1: 50 % of it held by pid" in str(reserve([0], share_percent=51))
     assert isinstance(reserve([0], share_percent=50), Granted)
+
+
+def test_replicas_that_reserve_one_by_one_keep_to_the_limit_per_host(nvml, reserve):
+    nvml.write([Gpu(uuid=f"GPU-{number}") for number in range(3)])
+    assert isinstance(reserve([0], per_host=2), Granted)
+    assert isinstance(reserve([1], per_host=2), Granted)
+    assert isinstance(reserve([1], per_host=2), Granted), "it has its device"
+    with pytest.raises(DevicesNeverFitError, match=r"wants 3 devices of host .* allows at most 2"):
+        reserve([2], per_host=2)
 
 
 def test_a_gpu_in_exclusive_mode_takes_no_shares(nvml, reserve):
