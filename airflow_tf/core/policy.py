@@ -38,8 +38,9 @@ class Ending:
     """What is known when a replica's process has ended.
 
     ``wait_status`` is as by ``os.waitpid``, None where nobody could read it (the zygote died first).
-    ``stop_reason`` is set if the supervisor sent the signal; ``checkpoint`` is the last complete one; ``output`` is the
-    end of what the program wrote, of which the last lines are shown.
+    ``stop_reason`` is set if the supervisor sent the signal: then the program did not end by itself, whatever its
+    code; ``checkpoint`` is the last complete one; ``output`` is the end of what the program wrote, of which the last
+    lines are shown.
     """
 
     wait_status: int | None
@@ -72,10 +73,10 @@ def _exit_code(wait_status: int | None) -> int | None:
 
 
 def _verdict(ending: Ending, code: int | None) -> tuple[AttemptState, ExitCause, str]:
-    if code == 0 and not (ending.require_checkpoint and ending.checkpoint is None):
-        return AttemptState.SUCCEEDED, ExitCause.NONE, ""
     if ending.stop_reason is not None:
         return AttemptState.STOPPED, ending.stop_cause, ending.stop_reason
+    if code == 0 and not (ending.require_checkpoint and ending.checkpoint is None):
+        return AttemptState.SUCCEEDED, ExitCause.NONE, ""
     if code is None:
         return AttemptState.LOST, ExitCause.INFRASTRUCTURE, "its zygote died, and the kernel ended it with it"
     if code == 0:

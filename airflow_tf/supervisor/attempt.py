@@ -92,6 +92,7 @@ class ReplicaRun:
         self.survivors: list[int] = []
         self.leftover = ""
         self.group: MemoryGroup | None = None
+        self._was_signalled = False
 
     @property
     def keeps_device(self) -> bool:
@@ -163,6 +164,7 @@ class ReplicaRun:
         """End the whole tree: SIGTERM to its main process, grace (until ``hurry``), SIGKILL to whatever is left."""
         process = self.process
         if process is not None and not process.status.done():
+            self._was_signalled = True
             process.send(signal.SIGTERM)
             hurried = asyncio.ensure_future(hurry.wait())
             ends: set[asyncio.Future[Any]] = {process.status, hurried}
@@ -182,7 +184,12 @@ class ReplicaRun:
             self.group.remove()
 
     def judge(self, stop: StopOrder | None) -> Outcome:
-        """Say how this replica ended, looked at alone; reads its folder."""
+        """Say how this replica ended, looked at alone; reads its folder.
+
+        A program that saves on SIGTERM and exits with 0 has been stopped; one that ended before the signal has not.
+        """
+        if self.process is not None and not self._was_signalled:
+            stop = None
         if self.survivors:
             return Outcome(
                 AttemptState.LOST,

@@ -19,7 +19,7 @@ OK, KILLED = 0, signal.SIGKILL
         (Ending(OK, checkpoint="ck-1"), AttemptState.SUCCEEDED, ExitCause.NONE),
         (Ending(OK), AttemptState.FAILED, ExitCause.NO_CHECKPOINT),
         (Ending(OK, require_checkpoint=False), AttemptState.SUCCEEDED, ExitCause.NONE),
-        (Ending(OK, checkpoint="ck-1", stop_reason="late"), AttemptState.SUCCEEDED, ExitCause.NONE),
+        (Ending(OK, checkpoint="ck-1", stop_reason="saved and left"), AttemptState.STOPPED, ExitCause.STOPPED),
         (Ending(OK, stop_reason="early"), AttemptState.STOPPED, ExitCause.STOPPED),
         (
             Ending(signal.SIGTERM, stop_reason="x", stop_cause=ExitCause.CANCELLED),

@@ -144,6 +144,15 @@ def test_an_orphan_is_stopped_when_its_grace_is_over(gang: Gang) -> None:
     assert gang.ledger.replicas(gang.key)[0].outcome.cause is ExitCause.STOPPED
 
 
+def test_a_program_that_exits_with_0_on_sigterm_was_stopped_and_is_started_again(gang: Gang) -> None:
+    saves = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + SLEEP
+    watch = gang.start(saves, tries_left=1)
+    watch.line("pid ")
+    watch.view.stop("its task was killed")
+    assert watch.end().state is AttemptState.STOPPED
+    assert gang.start(PRINT_PID, try_number=2, tries_left=0).end().state is AttemptState.SUCCEEDED
+
+
 def test_a_cleared_task_gets_a_new_generation_and_the_old_process_ends(gang: Gang) -> None:
     first = gang.start(SLEEP, tries_left=1)
     pid = int(first.line("pid "))
