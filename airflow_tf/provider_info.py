@@ -102,8 +102,10 @@ _OPTIONS = {
         "string",
         "auto",
     ),
-    "retention_days": _option(
-        "How long after their last use ``airflow tf prune`` keeps run folders and rows of the ledger.", "float", "30"
+    "retention_seconds": _option(
+        "How long after their last use ``airflow tf prune`` keeps run folders and rows of the ledger, like ``30d``.",
+        "string",
+        "30d",
     ),
 }
 

@@ -81,7 +81,7 @@ ARG_OLDER_THAN = _arg(
     "--older-than",
     type=_seconds,
     metavar="TIME",
-    help="Remove what was last used so long ago, like 30d or 12h (default: the option retention_days)",
+    help="Remove what was last used so long ago, like 30d or 12h (default: the option retention_seconds)",
 )
 ARG_DRY_RUN = _arg("--dry-run", action="store_true", help="Only show what would be removed")
 

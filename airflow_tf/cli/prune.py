@@ -14,9 +14,11 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.core.units import format_bytes
 from airflow_tf.ledger import Ledger
 from airflow_tf.ledger.read import LedgerReader
+from airflow_tf.ledger.retention import Pruned
 from airflow_tf.supervisor.retention import OldFolder, obstacle, old_folders, remove
 
 FAILED = "failed"
+WOULD_GO = "would be removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class Pruner:
     def plan(self) -> list[Row]:
         """Return what :meth:`prune` would remove now."""
         live = self._live_folders()
-        return [_folder_row(folder, obstacle(folder.path, live), "would be removed") for folder in self._old()]
+        folders = [_folder_row(folder, obstacle(folder.path, live), WOULD_GO) for folder in self._old()]
+        return folders + [
+            _gang_row(gang, WOULD_GO) for gang in self.ledger.prune(self.older_than_seconds, dry_run=True)
+        ]
 
     def prune(self) -> list[Row]:
         """Remove, and return a row for each thing."""
@@ -44,7 +49,7 @@ class Pruner:
                 rows.append(_folder_row(folder, remove(folder.path, self._live_folders()), "removed"))
             except OSError as error:
                 rows.append(_folder_row(folder, "", FAILED) | {"reason": str(error)})
-        return rows
+        return rows + [_gang_row(gang, "removed") for gang in self.ledger.prune(self.older_than_seconds)]
 
     def _old(self) -> list[OldFolder]:
         return list(old_folders(self.settings.home / "runs", self.wall_seconds() - self.older_than_seconds))
@@ -66,6 +71,10 @@ def _folder_row(folder: OldFolder, kept: str, done: str) -> Row:
         "result": "kept" if kept else done,
         "reason": kept,
     }
+
+
+def _gang_row(gang: Pruned, done: str) -> Row:
+    return {"what": "ledger rows", "name": gang.label, "last_used": "", "bytes": None, "result": done, "reason": ""}
 
 
 def shown_pruned(row: Row) -> Row:

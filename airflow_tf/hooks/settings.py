@@ -14,7 +14,6 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.core.units import format_bytes, parse_bytes, parse_seconds
 
 SECTION = "airflow_tf"
-DAY_SECONDS = 86400.0
 DEFAULT_LOCK_DIR = "/run/lock/airflow_tf"
 OWN_SCOPES = ("auto", "off")
 _LEAST_OUTPUT_BYTES = 2**20
@@ -35,7 +34,7 @@ def load_settings() -> Settings:
         static_devices=_static_devices(conf.get(SECTION, "static_devices", fallback="")),
         cache_bytes=parse_bytes(conf.get(SECTION, "cache_bytes", fallback="") or "100GiB"),
         reservation_seconds=parse_seconds(conf.get(SECTION, "reservation_seconds", fallback="") or 300),
-        retention_seconds=float(conf.get(SECTION, "retention_days", fallback="") or 30) * DAY_SECONDS,
+        retention_seconds=parse_seconds(conf.get(SECTION, "retention_seconds", fallback="") or "30d"),
         output_bytes=_output_bytes(conf.get(SECTION, "output_bytes", fallback="") or "1GiB"),
         own_scope=_own_scope(conf.get(SECTION, "own_scope", fallback="") or "auto"),
     )

@@ -12,6 +12,7 @@ from airflow_tf.cli.prune import Pruner
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.identity import GangKey, RunFolders
 from airflow_tf.devices.registry import read_all
+from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.supervisor.acquire import this_host
 from airflow_tf.supervisor.protocol import LOCK_NAME
 
@@ -97,7 +98,7 @@ def test_the_limit_can_be_given(airflow_tf, make_run, runs):
 
 
 def test_the_limit_is_an_option(airflow_tf, make_run, runs, monkeypatch):
-    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__RETENTION_DAYS", "2.5")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__RETENTION_SECONDS", "60h")
     make_run("old", days=3)
     airflow_tf("prune", "--yes")
     assert runs() == []
@@ -190,6 +191,18 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(airflow_tf, make_run, 
     code, rows = airflow_tf("prune", "--yes", "--output", "json")
     assert code == 1
     assert [row["result"] for row in rows if row["what"] == "run folder"] == ["failed", "removed"]
+
+
+def test_the_rows_of_a_gang_that_has_ended_go_and_those_of_a_live_one_stay(reserve, ledger, installation):
+    reserve("ended")
+    reserve("live")
+    key = GangKey(ledger.ledger_id, "ended", "run", "train")
+    ledger.release(ledger.member(key, 0))
+    pruner = Pruner(ledger, installation, -DAY_SECONDS)  # as if a day had passed
+    (row,) = [row for row in pruner.plan() if row["what"] == "ledger rows"]
+    assert (row["name"], row["result"]) == ("ended / run / train", "would be removed")
+    pruner.prune()
+    assert [run.dag_id for run in LedgerReader(ledger).runs()] == ["live"]
 
 
 def test_nothing_to_prune(airflow_tf, installation):
