@@ -10,10 +10,9 @@ from typing import Any
 from airflow.sdk import Context
 
 from airflow_tf.core.errors import CheckpointError
-from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
-from airflow_tf.core.settings import Settings
+from airflow_tf.core.session_config import ConfigContext
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.replica import ReplicaOperator
 
@@ -34,11 +33,11 @@ class CheckpointEvaluateOperator(ReplicaOperator):
         super().__init__(**{"replica": 0, "count": 1, "require_checkpoint": False} | kwargs)
         self.from_task = from_task
 
-    def _launch(self, context: Context, settings: Settings, folders: RunFolders, replica: int) -> ReplicaLaunch:
+    def _launch(self, context: Context, devices: ConfigContext, replica: int) -> ReplicaLaunch:
         aggregated = context["ti"].xcom_pull(task_ids=self.from_task)
         if not aggregated:
             raise CheckpointError(f"task {self.from_task!r} left no candidates in this run")
-        launch = super()._launch(context, settings, folders, replica)
+        launch = super()._launch(context, devices, replica)
         variables = {"AIRFLOW_TF_CANDIDATES": json.dumps(aggregated["candidates"])}
         return dataclasses.replace(launch, environment=launch.environment | variables)
 

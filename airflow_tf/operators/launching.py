@@ -16,6 +16,7 @@ from airflow_tf.core.cluster import GANG_STRATEGIES, check_tf_config, plan_roles
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
+from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.matching import suits
 from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
@@ -160,23 +161,29 @@ class LaunchingOperator(DeviceSeeker):
         if not 0 <= self.replica < count:
             raise DeclarationError(f"replica {self.replica} is not one of {count}", todo="Map over 0 … count - 1.")
         numbers = range(count) if plan.is_gang else [self.replica]
-        launches = [self._launch(context, settings, folders, number) for number in numbers]
-        if plan.is_gang:  # the first one's checkpoint is the gang's; the others need not leave any
-            launches = [
-                dataclasses.replace(launch, require_checkpoint=launch.require_checkpoint and launch.replica == LEAD)
-                for launch in launches
-            ]
+        devices = self._config_context(settings)
+        launches = [self._launch(context, devices, number) for number in numbers]
+        staged = self._stage(settings, folders)
+        launches = [
+            dataclasses.replace(
+                launch,
+                inputs=self._inputs_of(launch, staged, folders),
+                # The first one's checkpoint is the gang's; the others need not leave any.
+                require_checkpoint=launch.require_checkpoint and (not plan.is_gang or launch.replica == LEAD),
+            )
+            for launch in launches
+        ]
         own = next(launch for launch in launches if launch.replica == self.replica)
         return Program(plan, own, tuple(launches))
 
-    def _launch(self, context: Context, settings: Settings, folders: RunFolders, replica: int) -> ReplicaLaunch:
-        """Describe one replica."""
+    def _launch(self, context: Context, devices: ConfigContext, replica: int) -> ReplicaLaunch:
+        """Describe one replica, but for its inputs."""
         count = self._count(context)
         entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
         fields = self._rendered_for(context, replica)
         environment = {key: str(value) for key, value in (fields["environment"] or {}).items()}
         _check_cluster_variable(self.strategy, environment)
-        config = validate(fields["session_config"], self._config_context(settings))
+        config = validate(fields["session_config"], devices)
         for warning in config.warnings if replica == self.replica else ():
             self.log.warning("%s", warning)
         return ReplicaLaunch(
@@ -185,7 +192,6 @@ class LaunchingOperator(DeviceSeeker):
             entrypoint=entrypoint,
             code_folder=code_folder,
             arguments={key: str(value) for key, value in (fields["arguments"] or {}).items()},
-            inputs=self._stage(settings, folders, replica, count),
             environment=environment,
             session_config=dict(config.config),
             api=self.api,
@@ -249,11 +255,10 @@ class LaunchingOperator(DeviceSeeker):
             )
         return str(script), str(script.parent)
 
-    def _stage(self, settings: Settings, folders: RunFolders, replica: int, count: int) -> dict[str, str]:
-        """Make sure that the inputs are on this host; return name -> folder as the replica sees it."""
-        found: dict[str, str] = {}
-        for name, declared in (self.inputs or {}).items():
-            staged = ensure_staged(
+    def _stage(self, settings: Settings, folders: RunFolders) -> dict[str, StagedInput]:
+        """Make sure that the inputs are on this host."""
+        return {
+            name: ensure_staged(
                 declared["source"],
                 hdfs_conn_id=declared.get("hdfs_conn_id"),
                 folders=folders,
@@ -261,10 +266,18 @@ class LaunchingOperator(DeviceSeeker):
                 settings=settings,
                 log=self.log,
             )
-            found[name] = staged.folder
+            for name, declared in (self.inputs or {}).items()
+        }
+
+    def _inputs_of(
+        self, launch: ReplicaLaunch, staged: Mapping[str, StagedInput], folders: RunFolders
+    ) -> dict[str, str]:
+        """Return name -> folder as the replica sees it."""
+        found = {name: each.folder for name, each in staged.items()}
+        for name, declared in (self.inputs or {}).items():
             if declared.get("shard"):
-                target = folders.root / "shards" / name / f"{replica}-of-{count}"
-                found[name] = str(shard(staged, replica, count, target))
+                target = folders.root / "shards" / name / f"{launch.replica}-of-{launch.count}"
+                found[name] = str(shard(staged[name], launch.replica, launch.count, target))
         return found
 
 

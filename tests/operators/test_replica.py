@@ -10,7 +10,10 @@ from airflow.sdk import DAG
 
 from airflow_tf.core.devices import Device, Health, Reading
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.session_config import validate
+from airflow_tf.core.settings import Settings
 from airflow_tf.core.units import parse_bytes
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import launching
@@ -155,3 +158,35 @@ def test_a_declared_cluster_that_works_is_left_alone() -> None:
         "independent", {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
     )
     _check_cluster_variable("sync", {"OTHER": "1"})
+
+
+def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+
+    def look(*_: object) -> list[Reading]:
+        calls.append("look")
+        return [Reading(Device("cpu-0", "cpu", "CPU", 0, "-1"), Health.FREE)]
+
+    def stage(source: str, **_: object) -> StagedInput:
+        calls.append(source)
+        return StagedInput(source, f"/staged/{source}")
+
+    monkeypatch.setattr(launching, "read_all", look)
+    monkeypatch.setattr(launching, "ensure_staged", stage)
+    monkeypatch.setattr(launching, "shard", lambda staged, replica, count, _: f"{staged.folder}/{replica}-of-{count}")
+    monkeypatch.setattr(launching.LaunchingOperator, "_rendered_for", lambda *_: dict.fromkeys(launching._PER_REPLICA))
+    inputs = {"all": {"source": "a"}, "part": {"source": "b", "shard": "files"}}
+    task = TensorFlowTrainOperator(
+        task_id="train", replica=1, count=3, strategy="sync", entrypoint="train:main", inputs=inputs
+    )
+    with DAG("once", schedule=None) as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+    context: Any = {"dag": dag}
+    program = task._program(context, settings, RunFolders(settings.home, "once", "run"))
+    assert calls == ["look", "a", "b"]
+    assert [launch.inputs for launch in program.launches] == [
+        {"all": "/staged/a", "part": f"/staged/b/{number}-of-3"} for number in range(3)
+    ]
+    assert [launch.require_checkpoint for launch in program.launches] == [True, False, False]
