@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class MemberState(StrEnum):
-    """RESERVED (may expire) -> CONFIRMED (a supervisor holds the device flock) -> RELEASED or EXPIRED or REVOKED."""
+    """RESERVED (may expire) -> CONFIRMED (a supervisor holds the device's lock) -> RELEASED or EXPIRED or REVOKED."""
 
     RESERVED = "reserved"
     CONFIRMED = "confirmed"
