@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from airflow_tf.core.settings import Settings
+from airflow_tf.ledger import Ledger, open_ledger
 
 SESSION_VARIABLE = "AIRFLOW_TF_TEST_SESSION"
 """Marks every process that inherits the environment of this test session."""
@@ -82,6 +83,14 @@ def settings(tmp_path: Path) -> Settings:
         cpu_slots=2,
         cache_bytes=2**30,
     )
+
+
+@pytest.fixture
+def ledger(settings: Settings) -> Iterator[Ledger]:
+    """The ledger of the private installation."""
+    opened = open_ledger(settings)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_tf.cli.output import Row
-from airflow_tf.cli.runs import ALIVE
 from airflow_tf.core.settings import Settings
 from airflow_tf.ledger import Ledger
 from airflow_tf.ledger.read import LedgerReader, RunRow
+from airflow_tf.ledger.schema import RUNNING
 from airflow_tf.supervisor.acquire import reclaim, this_host
 from airflow_tf.supervisor.find import find_supervisor, kill_supervisor
 
@@ -83,7 +83,7 @@ class Canceller:
 def _running(reader: LedgerReader, key: str) -> Iterator[str]:
     for run in reader.runs(name=key):
         for replica in run.replicas:
-            if replica.state in ALIVE:
+            if replica.state in RUNNING:
                 yield f"replica {replica.replica} is {replica.state} (pid {replica.pid})"
 
 

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.live import Live
 
 from airflow_tf.cli.output import Row, console, make_table
-from airflow_tf.cli.reservations import SUSPECT
 from airflow_tf.core.devices import Device, Health, Reading
 from airflow_tf.core.ledger import Holder
+from airflow_tf.core.matching import WHOLE_PERCENT
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.units import format_bytes
-from airflow_tf.devices.locks import SLOTS
 from airflow_tf.devices.registry import KINDS, read_all
+from airflow_tf.ledger.holdings import SUSPECT
 from airflow_tf.ledger.hosts import LOST
 from airflow_tf.ledger.read import DeviceRow, LedgerReader
 from airflow_tf.supervisor.acquire import this_host
@@ -65,7 +65,7 @@ def _unseen(host: str, reading: Reading) -> DeviceRow:
 def _row(row: DeviceRow, reading: Reading | None) -> Row:
     state, reason = (reading.health.value, reading.reason) if reading else (row.health, row.reason)
     if state == Health.FREE and row.holders:
-        state = RESERVED if sum(holder.share_percent for holder in row.holders) >= SLOTS else SHARED
+        state = RESERVED if sum(holder.share_percent for holder in row.holders) >= WHOLE_PERCENT else SHARED
     return {
         "host": row.host,
         "device": row.uuid,
@@ -105,7 +105,7 @@ def shown_device(row: Row) -> Row:
 
 
 def _in_words(holder: dict[str, Any]) -> str:
-    share = "" if holder["share_percent"] == SLOTS else f" {holder['share_percent']} %"
+    share = "" if holder["share_percent"] == WHOLE_PERCENT else f" {holder['share_percent']} %"
     state = f" ({holder['state']})" if holder["state"] == SUSPECT else ""
     return f"{holder['gang']}[{holder['replica']}]{share}{state}"
 

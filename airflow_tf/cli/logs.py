@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_tf.cli.runs import ALIVE
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.ledger.read import WAITING, LedgerReader, ReplicaRow, RunRow
+from airflow_tf.ledger.schema import RUNNING
 from airflow_tf.supervisor.client import has_supervisor
 from airflow_tf.supervisor.output import hole_end
 from airflow_tf.supervisor.results import OUTPUT_FILE, replica_folder
@@ -87,7 +87,7 @@ class LogReader:
         where = (run.key, replica.replica, replica.generation)
         if where not in self._tails:
             self._tails[where] = self._open(run, replica, last, f"[{run.task_id} {replica.replica}] " if many else "")
-        self._tails[where].forward(last, final=last < replica.attempts or replica.state not in ALIVE)
+        self._tails[where].forward(last, final=last < replica.attempts or replica.state not in RUNNING)
         return True
 
     def _open(self, run: RunRow, replica: ReplicaRow, attempt: int, prefix: str) -> OutputTail:
@@ -111,7 +111,7 @@ class LogReader:
 
 def _has_ended(run: RunRow, replica: ReplicaRow) -> bool:
     """Tell whether nothing more is to come: between two attempts a replica keeps its devices."""
-    if replica.state in ALIVE or replica.devices:
+    if replica.state in RUNNING or replica.devices:
         return run.folder is not None and Path(run.folder).is_dir() and not has_supervisor(Path(run.folder))
     return replica.state != WAITING or run.cancelled_by is not None
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from airflow_tf.cli.output import Row
+from airflow_tf.ledger.holdings import SUSPECT
 from airflow_tf.ledger.read import LedgerReader
-
-SUSPECT = "suspect"
-"""State of a confirmed reservation whose supervisor is silent."""
 
 
 def reservation_rows(reader: LedgerReader) -> list[Row]:

@@ -6,16 +6,13 @@ from pathlib import Path
 
 from airflow_tf.cli.output import Row
 from airflow_tf.core.errors import LedgerError
-from airflow_tf.core.states import AttemptState
-from airflow_tf.ledger.read import WAITING, LedgerReader, ReplicaRow, RunRow
+from airflow_tf.ledger.read import LedgerReader, ReplicaRow, RunRow
+from airflow_tf.ledger.schema import RUNNING
 from airflow_tf.supervisor.acquire import this_host
 from airflow_tf.supervisor.client import has_supervisor
 
 LOST = "lost?"
 """State of a replica that the ledger calls alive although its supervisor is gone, or on another host silent."""
-
-ALIVE = frozenset(state.value for state in AttemptState if not state.is_terminal)
-STATES = (WAITING, *(state.value for state in AttemptState))
 
 
 def run_rows(
@@ -45,7 +42,7 @@ def _supervisor_is_gone(run: RunRow) -> bool:
 
 def _row(run: RunRow, found: ReplicaRow | None, *, is_gone: bool) -> Row:
     replica = found or ReplicaRow(0, ())
-    is_lost = replica.state in ALIVE and is_gone
+    is_lost = replica.state in RUNNING and is_gone
     return {
         "run": run.key[:8],
         "dag_id": run.dag_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 SICK_XIDS = {
@@ -24,34 +25,37 @@ From NVIDIA's public Xid catalog, https://docs.nvidia.com/deploy/xid-errors/. A 
 after a contained error (94) only the program that had it must end.
 """
 
-_CHUNK_BYTES = 8192  # a record of /dev/kmsg is never longer
+_RECORD_BYTES = 8192  # a record of /dev/kmsg is never longer
 _LOADED = re.compile(r"NVRM: loading NVIDIA")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 _FALLEN = re.compile(r"The NVIDIA GPU ([0-9a-fA-F:.]+)(?:(?!The NVIDIA GPU)[\s\S]){0,400}?fallen off the bus")
 _BUS = re.compile(r"(?:([0-9a-fA-F]+):)?([0-9a-fA-F]+):([0-9a-fA-F]+)")
 
 
-def read_kernel_log(path: Path) -> str:
-    """Return what the log holds now, without waiting for more; nothing where it may not be read."""
+def read_records(path: Path) -> Iterator[bytes]:
+    """Yield what the log holds now, a record at a time, without waiting for more; nothing where it may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""
-    found: list[bytes] = []
+        return
     try:
         while True:
             try:
-                chunk = os.read(descriptor, _CHUNK_BYTES)
+                record = os.read(descriptor, _RECORD_BYTES)
             except BrokenPipeError:  # older records were overwritten meanwhile: go on with what is there
                 continue
             except OSError:  # the end of the log so far, or no permission
-                break
-            if not chunk:
-                break
-            found.append(chunk)
+                return
+            if not record:
+                return
+            yield record
     finally:
         os.close(descriptor)
-    return b"".join(found).decode(errors="replace")
+
+
+def read_kernel_log(path: Path) -> str:
+    """Return all that the log holds now; nothing where it may not be read."""
+    return b"".join(read_records(path)).decode(errors="replace")
 
 
 def find_faults(log: str) -> dict[str, list[str]]:

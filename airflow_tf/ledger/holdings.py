@@ -16,7 +16,7 @@ from airflow_tf.core.ledger import ConfirmedMember, Holder
 from airflow_tf.core.states import AttemptState, ExitCause, MemberState
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.hosts import as_device
-from airflow_tf.ledger.schema import LIVE, AttemptEntry, DeviceEntry, GangEntry, HoldingEntry, MemberEntry
+from airflow_tf.ledger.schema import LIVE, RUNNING, AttemptEntry, DeviceEntry, GangEntry, HoldingEntry, MemberEntry
 
 SUSPECT = "suspect"
 """Shown in place of ``confirmed`` while the member's supervisor is silent; nothing is taken from it for that."""
@@ -87,10 +87,9 @@ def end_member(session: Session, clock: Clock, member: MemberEntry, state: Membe
     member.state, member.changed_at, member.ended_why = state.value, clock.wall_text(), why
     session.execute(delete(HoldingEntry).where(HoldingEntry.member_id == member.id))
     if why:
-        running = (AttemptState.STARTING.value, AttemptState.RUNNING.value)
         session.execute(
             update(AttemptEntry)
-            .where(AttemptEntry.member_id == member.id, AttemptEntry.state.in_(running))
+            .where(AttemptEntry.member_id == member.id, AttemptEntry.state.in_(RUNNING))
             .values(
                 state=AttemptState.LOST.value,
                 cause=ExitCause.INFRASTRUCTURE.value,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, and_, exists, or_, select
@@ -97,9 +98,9 @@ class LedgerReader:
 
 
 def _hosts(session: Session) -> list[HostRow]:
-    present = list(session.scalars(select(DeviceEntry.host_id).where(DeviceEntry.is_present)))
+    present = Counter(session.scalars(select(DeviceEntry.host_id).where(DeviceEntry.is_present)))
     return [
-        HostRow(row.host_id, row.name, row.boot_id, row.seen_at, present.count(row.host_id))
+        HostRow(row.host_id, row.name, row.boot_id, row.seen_at, present[row.host_id])
         for row in session.scalars(select(HostEntry).order_by(HostEntry.name, HostEntry.host_id))
     ]
 

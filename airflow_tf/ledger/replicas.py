@@ -13,7 +13,7 @@ from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.ledger.clock import Clock
-from airflow_tf.ledger.schema import AttemptEntry, GangEntry, GenerationEntry
+from airflow_tf.ledger.schema import RUNNING, AttemptEntry, GangEntry, GenerationEntry
 
 _LOST = "its supervisor ended without recording an outcome"
 
@@ -56,9 +56,8 @@ def start_attempt(
         )
     if session.get(GenerationEntry, (key.key, replica, generation)) is None:
         raise LedgerError(f"{key.label} has no generation {generation} of replica {replica}")
-    running = (AttemptState.STARTING.value, AttemptState.RUNNING.value)
     of_replica = select(AttemptEntry).where(AttemptEntry.gang_key == key.key, AttemptEntry.replica == replica)
-    for earlier in session.scalars(of_replica.where(AttemptEntry.state.in_(running))):
+    for earlier in session.scalars(of_replica.where(AttemptEntry.state.in_(RUNNING))):
         _end(clock, earlier, Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, _LOST))
     last = select(func.max(AttemptEntry.attempt)).where(
         AttemptEntry.gang_key == key.key, AttemptEntry.replica == replica, AttemptEntry.generation == generation

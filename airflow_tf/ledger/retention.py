@@ -9,11 +9,11 @@ from datetime import timedelta
 from sqlalchemy import delete, exists, func, not_, or_, select
 from sqlalchemy.orm import Session
 
-from airflow_tf.core.states import AttemptState
 from airflow_tf.ledger import waiting
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.schema import (
     LIVE,
+    RUNNING,
     AttemptEntry,
     GangEntry,
     GenerationEntry,
@@ -24,7 +24,6 @@ from airflow_tf.ledger.schema import (
 )
 
 _CHILDREN_FIRST = (WaiterEntry, AttemptEntry, ViewEntry, GenerationEntry, MemberEntry, ReservationEntry)
-_RUNNING = tuple(state.value for state in AttemptState if not state.is_terminal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def ended_gangs(session: Session, clock: Clock, older_than_seconds: float) -> li
         ),
         exists().where(
             AttemptEntry.gang_key == GangEntry.key,
-            AttemptEntry.state.in_(_RUNNING) | (AttemptEntry.updated_at >= limit),
+            AttemptEntry.state.in_(RUNNING) | (AttemptEntry.updated_at >= limit),
         ),
         exists().where(ViewEntry.gang_key == GangEntry.key, ViewEntry.seen_at >= limit),
         exists().where(WaiterEntry.gang_key == GangEntry.key),

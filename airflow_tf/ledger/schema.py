@@ -23,9 +23,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from airflow_tf.core.states import MemberState
+from airflow_tf.core.states import AttemptState, MemberState
 
 LIVE = tuple(state.value for state in MemberState if state.holds_device)
+RUNNING = tuple(state.value for state in AttemptState if not state.is_terminal)
 _IS_LIVE = text("state IN ('reserved', 'confirmed')")
 _IS_WHOLE = text("share_percent = 100")
 

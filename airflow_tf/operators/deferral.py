@@ -21,6 +21,7 @@ from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.launching import LaunchingOperator
+from airflow_tf.operators.settled import MARGIN_SECONDS
 from airflow_tf.supervisor.acquire import reclaim, this_host
 from airflow_tf.supervisor.client import has_supervisor, stop_replica
 from airflow_tf.supervisor.results import read_verdict, replica_folder
@@ -32,9 +33,6 @@ AIRFLOW_MARGIN_SECONDS = 120.0
 
 RESTART_SECONDS = 3.0
 """A supervisor that starts a replica again records that within this time."""
-
-END_MARGIN_SECONDS = 30.0
-"""How long beyond its kill grace a replica may take to end."""
 
 LOOK_SECONDS = 0.5
 
@@ -158,7 +156,7 @@ class DeferringOperator(LaunchingOperator):
         reason = "its task's execution_timeout is over"
         if not stop_replica(folder, self.replica, run.view, reason):
             ledger.ask_stop(key, self.replica, run.view, reason)
-        until = time.monotonic() + parse_seconds(self.kill_grace_seconds) + END_MARGIN_SECONDS
+        until = time.monotonic() + parse_seconds(self.kill_grace_seconds) + MARGIN_SECONDS
         while ledger.replicas(key)[self.replica].outcome is None and has_supervisor(folder):
             if time.monotonic() > until:
                 self.log.warning("the replica has not ended, although it was stopped")

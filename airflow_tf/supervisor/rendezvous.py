@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from airflow_tf.core.cluster import replica_name, tf_config
 from airflow_tf.core.launch import Plan
@@ -105,6 +106,4 @@ class Rendezvous:
 
 
 def _changed(outcome: Outcome, cause: ExitCause, text: str) -> Outcome:
-    return Outcome(
-        outcome.state, cause, f"{text}\n{outcome.message}", outcome.exit_code, outcome.checkpoint, outcome.metrics
-    )
+    return replace(outcome, cause=cause, message=f"{text}\n{outcome.message}")

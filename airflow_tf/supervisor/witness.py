@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import time
@@ -12,13 +11,13 @@ from pathlib import Path
 
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.units import format_bytes
+from airflow_tf.devices.kernel_log import read_records
 from airflow_tf.supervisor.cgroup import MemoryGroup, own_cgroup, own_oom_kills
 
 KERNEL_LOG = Path("/dev/kmsg")
 _COUNTERS = Path("/proc/vmstat")
 _ASK_SECONDS = 2.0
 _RECENT_SECONDS = 60.0
-_RECORD_BYTES = 8192
 _KEPT_SAMPLES = 2
 
 
@@ -66,32 +65,12 @@ def is_named_in(kernel_log: Path, pid: int, since_seconds: float) -> bool:
     :param since_seconds: on the monotonic clock; earlier ones speak of another process of that pid.
     """
     text = f"Killed process {pid} (".encode()
-    try:
-        descriptor = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        while record := _next_record(descriptor):
-            if text in record and _written_at(record) >= since_seconds:
-                return True
-    finally:
-        os.close(descriptor)
-    return False
+    return any(text in record and _written_at(record) >= since_seconds for record in read_records(kernel_log))
 
 
 def _written_at(record: bytes) -> float:
     """Return the seconds since boot of a record, which begins ``priority,sequence,microseconds,…;``."""
     return int(record.split(b",", 3)[2]) / 1e6
-
-
-def _next_record(descriptor: int) -> bytes:
-    while True:
-        try:
-            return os.read(descriptor, _RECORD_BYTES)
-        except BrokenPipeError:  # records were overwritten meanwhile: go on with the next
-            continue
-        except OSError:  # the end, or a log that cannot be read
-            return b""
 
 
 def host_ending() -> str:

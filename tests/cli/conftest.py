@@ -8,7 +8,6 @@ from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import Granted
 from airflow_tf.devices.registry import read_all
-from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.supervisor.acquire import this_host
 from tests.supervisor.harness import Gang, wait_for
@@ -23,13 +22,6 @@ def installation(settings, monkeypatch):
     monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__LOCK_DIR", str(settings.lock_dir))
     monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__CPU_SLOTS", str(settings.cpu_slots))
     return settings
-
-
-@pytest.fixture
-def ledger(installation):
-    opened = open_ledger(installation)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

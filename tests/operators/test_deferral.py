@@ -17,7 +17,7 @@ from airflow_tf.core.identity import View
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, ExitCause
-from airflow_tf.ledger import Ledger, open_ledger
+from airflow_tf.ledger import Ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.operators import deferral as module
 from airflow_tf.operators.train import TensorFlowTrainOperator
@@ -25,13 +25,6 @@ from airflow_tf.triggers.replica import ENDED, LOST, SUPERSEDED, TIMED_OUT
 from tests.triggers.running import DONE, Running
 
 KILLED = Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed")
-
-
-@pytest.fixture
-def ledger(settings: Settings) -> Iterator[Ledger]:
-    opened = open_ledger(settings)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -141,7 +134,7 @@ def test_the_execution_timeout_is_named(running: Running, output: list[str]) -> 
 def test_where_airflow_ends_the_deferral_the_replica_is_stopped_first(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "END_MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr(module, "MARGIN_SECONDS", 0.1)
     operator = task(execution_timeout=timedelta(seconds=60))
     with pytest.raises(AirflowTaskTimeout, match="execution_timeout of 60 s is over"):
         operator.resume_execution("__fail__", {"error": "Trigger timeout"}, context_of(operator))

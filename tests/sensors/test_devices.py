@@ -40,13 +40,6 @@ def _private_settings(settings, monkeypatch):
 
 
 @pytest.fixture
-def ledger(settings):
-    opened = open_ledger(settings)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def all_busy(ledger, settings):
     """Both CPU slots are held by another run."""
     key = GangKey(ledger.ledger_id, "churn", "run 12", "train")

@@ -18,7 +18,6 @@ from airflow_tf.core.identity import FENCE_VARIABLE, GangKey, View, make_token
 from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.core.states import AttemptState
 from airflow_tf.devices.locks import DeviceLock, LastHolder
-from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor import acquire as module
 from airflow_tf.supervisor.acquire import acquire, reclaim, take_devices, this_host
 from airflow_tf.supervisor.sweep import find_tree, kill_tree
@@ -47,13 +46,6 @@ subprocess.Popen([sys.executable, "-c", replica], env=os.environ | {"AIRFLOW_TF_
 print("up", flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def ledger(settings):
-    opened = open_ledger(settings)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

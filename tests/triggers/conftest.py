@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from airflow_tf.core.settings import Settings
-from airflow_tf.ledger import Ledger, open_ledger
+from airflow_tf.ledger import Ledger
 from airflow_tf.triggers import devices, replica, shared
 
 
 @pytest.fixture
-def ledger(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    opened = open_ledger(settings)
-    monkeypatch.setattr(shared, "shared_ledger", lambda: opened)
-    yield opened
-    opened.close()
+def ledger(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setattr(shared, "shared_ledger", lambda: ledger)
+    return ledger
 
 
 @pytest.fixture(autouse=True)
