@@ -81,6 +81,12 @@ class DeviceLock:
             os.close(self._descriptor)
             self._descriptor, self._slots = None, []
 
+    def give_back(self) -> None:
+        """Drop the lock of a device that was swept; where a full disk keeps its token, the next holder sweeps again."""
+        with contextlib.suppress(OSError):
+            self.write_token("")
+        self.release()
+
     def is_held(self) -> bool:
         """Tell whether anybody holds the device or a share of it now, without taking it from anybody."""
         return bool(self._held_slots())

@@ -34,15 +34,24 @@ class Turnstile:
 
     @contextlib.contextmanager
     def turn(self, seconds: float) -> Iterator[bool]:
-        """Wait for one's turn and keep it within the context; False if it has not come in time."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            ticket = _take_ticket(descriptor)
-            yield _wait(descriptor, ticket, time.monotonic() + seconds)
-        finally:
-            # Unlocked here, not by closing alone: a process that another thread forked meanwhile has the file open too.
-            _control(descriptor, fcntl.F_UNLCK, 0, 0)
-            os.close(descriptor)
+        """Wait for one's turn and keep it within the context.
+
+        False if it has not come in time, or if the file cannot be written (a full disk): then the database says so.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                stack.callback(_leave, descriptor)
+                is_turn = _wait(descriptor, _take_ticket(descriptor), time.monotonic() + seconds)
+            except OSError:
+                is_turn = False
+            yield is_turn
+
+
+def _leave(descriptor: int) -> None:
+    """Unlock, not by closing alone: a process that another thread forked meanwhile has the file open too."""
+    _control(descriptor, fcntl.F_UNLCK, 0, 0)
+    os.close(descriptor)
 
 
 def _take_ticket(descriptor: int) -> int:

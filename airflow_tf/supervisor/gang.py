@@ -208,8 +208,7 @@ class GangSupervisor:
             self._quarantine.keep(member, locks, stuck)
             locks = []
         for lock in locks:
-            lock.write_token("")  # swept: whoever comes next has nothing to look for
-            lock.release()
+            lock.give_back()
         await self._insist(lambda ledger: ledger.release(member))
 
     def testify(self, run: ReplicaRun, member: Member) -> Evidence:

@@ -58,7 +58,6 @@ class Quarantine:
             if find_tree(kept.run.launch.token, kept.run.marks) or leftover(kept.member, readings):
                 continue
             for lock in kept.locks:
-                lock.write_token("")
-                lock.release()
+                lock.give_back()
             self._kept.remove(kept)
             log.info("replica %s: nothing is left on its devices: unlocked", kept.member.replica)

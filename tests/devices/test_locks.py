@@ -251,3 +251,18 @@ def test_a_folder_that_does_not_exist_is_a_clear_error(tmp_path):
     assert not lock.is_held()
     with pytest.raises(DeviceLockError, match="lock_dir"):
         lock.try_acquire()
+
+
+def test_a_swept_device_is_given_back_without_its_token_or_on_a_full_disk_with_it(tmp_path, monkeypatch):
+    lock = DeviceLock(tmp_path, "cpu-0")
+    assert lock.try_acquire()
+    lock.write_token("token-1")
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_tf.devices.locks.os.pwrite", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        lock.give_back()
+    assert not lock.is_held()
+    assert [holder.token for holder in lock.left_behind()] == ["token-1"]
+    assert lock.try_acquire()
+    lock.give_back()
+    assert not lock.is_held()
+    assert lock.left_behind() == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -107,3 +108,22 @@ def test_a_child_that_was_forked_in_a_turn_does_not_keep_it(turnstile):
         os.close(writer)
         os.close(reader)
         os.waitpid(child, 0)
+
+
+def test_on_a_full_disk_nobody_queues_and_nobody_is_kept_waiting(turnstile, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_tf.ledger.turnstile.os.pwrite", fail)
+        with turnstile.turn(1.0) as came:
+            assert not came
+    with turnstile.turn(1.0) as came:
+        assert came
+
+
+def test_what_goes_wrong_within_a_turn_is_not_taken_for_a_full_disk(turnstile):
+    with pytest.raises(OSError, match="of the caller"), turnstile.turn(1.0):
+        raise OSError("of the caller")
+    with turnstile.turn(1.0) as came:
+        assert came
