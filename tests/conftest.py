@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,9 @@ def _make_private_home() -> Path:
 
 
 HOME = _make_private_home()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run in the background ignores ^C, and would hand that on to every program to which a test sends one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
