@@ -68,6 +68,10 @@ class StorageUnavailableError(StorageError):
     retryable = True
 
 
+class CancelledError(StorageError):
+    """A transfer was stopped because another one of the same job failed."""
+
+
 class SourceChangedError(StorageError):
     """A source file changed while it was being read."""
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from airflow_tf.core.errors import DeclarationError, StorageNotFoundError
+from airflow_tf.storage.checksum import FileChecksum
 
 CHUNK_BYTES = 1 << 20
 """Size of the pieces in which the backends read and write."""
@@ -88,6 +89,10 @@ class FileSystem(Protocol):
 
     def read(self, path: str, offset: int, length: int) -> Iterator[bytes]:
         """Yield ``length`` bytes from ``offset`` on; fewer if the file is shorter."""
+        ...
+
+    def checksum(self, path: str) -> FileChecksum | None:
+        """Return the file's checksum as its server knows it; None where the client compares it itself, or none is."""
         ...
 
     def write(self, path: str, chunks: Iterable[bytes]) -> int:

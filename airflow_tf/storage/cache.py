@@ -1,9 +1,10 @@
 """The staging cache: whole, read-only files addressed by what they are a copy of.
 
 An entry appears by one rename under the name ``<key>.<crc32c>.<boot id>``, so it is never seen half-written and needs
-no index. A file being written lies in ``partial/<key>`` under a lock that dies with its writer. An entry is in use
-while it has more than one hard link. Nothing is flushed to disk: an entry that another boot of the host wrote is
-read and compared with its checksum before its first use.
+no index. A file being written lies in ``partial/<key>`` under a lock that dies with its writer; ``partial/<key>.done``
+tells the next writer what is there already. An entry is in use while it has more than one hard link. Nothing is
+flushed to disk: an entry that another boot of the host wrote is read and compared with its checksum before its first
+use.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import google_crc32c
 
-from airflow_tf.core.errors import StorageError, StorageNoSpaceError
+from airflow_tf.core.errors import CancelledError, StorageError, StorageNoSpaceError, StorageUnavailableError
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import CHUNK_BYTES
 
 _POLL_SECONDS = 0.1
 _MOST_ROUNDS = 100
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_JOURNAL = ".done"
+
+Fill = Callable[[IO[bytes], Path], int]
+"""Writes a file and returns its CRC32C; may keep in a journal at the path what is written already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,28 @@ class Cache:
         for made in (folder, self._entries, self._partial):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def remove_abandoned(self) -> None:
-        """Remove what killed writers left: their locks are free."""
+    def remove_abandoned(self, wanted: AbstractSet[str]) -> None:
+        """Remove what killed writers left (their locks are free), except what is ``wanted``: that is continued."""
         for path in self._partial.iterdir():
-            with contextlib.suppress(OSError), path.open("rb") as file:  # being written, or already gone
+            key = path.name.partition(".")[0]
+            if key in wanted:
+                continue
+            with contextlib.suppress(OSError), (self._partial / key).open("rb") as file:  # being written, or gone
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+                self._drop_partial(key)
+            if path.suffix and not (self._partial / key).exists():
+                path.unlink(missing_ok=True)
+
+    def _drop_partial(self, key: str) -> None:
+        (self._partial / f"{key}{_JOURNAL}").unlink(missing_ok=True)
+        (self._partial / key).unlink(missing_ok=True)
+
+    def allocated_bytes(self, key: str) -> int:
+        """Return the disk that an unfinished copy of ``key`` takes already."""
+        try:
+            return (self._partial / key).stat().st_blocks * 512
+        except FileNotFoundError:
+            return 0
 
     def find(self, key: str) -> Entry | None:
         """Return the entry of ``key``; one of another boot only if its checksum holds."""
@@ -91,7 +113,7 @@ class Cache:
                 self._tick()
         return crc32c
 
-    def make_room(self, need_bytes: int, keep: set[str]) -> None:
+    def make_room(self, need_bytes: int, keep: AbstractSet[str]) -> None:
         """Remove unused entries, least recently used first, until ``need_bytes`` more fit the budget and the disk.
 
         Entries in use and those of the keys ``keep`` stay, even if the budget is exceeded.
@@ -120,7 +142,7 @@ class Cache:
             "Free space, or set [airflow_tf] home to a larger disk.",
         )
 
-    def place(self, key: str, size: int, target: Path, fill: Callable[[IO[bytes]], int]) -> Entry:
+    def place(self, key: str, size: int, target: Path, fill: Fill) -> Entry:
         """Make ``target`` a link to the entry of ``key``, which ``fill`` writes (returning its CRC32C) if need be.
 
         While another process writes the same entry this one waits for it.
@@ -132,28 +154,26 @@ class Cache:
                 return entry
         raise StorageError(f"{target} was not staged", "the cache loses the file as often as it is copied")
 
-    def _write(self, key: str, size: int, fill: Callable[[IO[bytes]], int]) -> Entry:
-        path = self._partial / key
+    def _write(self, key: str, size: int, fill: Fill) -> Entry:
+        path, journal = self._partial / key, self._partial / f"{key}{_JOURNAL}"
         with self._locked(path) as file:
             if found := self.find(key):  # its writer finished while this process waited
-                path.unlink()
+                self._drop_partial(key)
                 return found
             try:
                 if size:
                     os.posix_fallocate(file.fileno(), 0, size)
-                crc32c = fill(file)
-                file.flush()
+                crc32c = fill(file, journal)
                 os.fchmod(file.fileno(), 0o444)
                 entry = self._entries / key[:2] / f"{key}.{crc32c:08x}.{self._boot}"
                 entry.parent.mkdir(mode=0o700, exist_ok=True)
+                journal.unlink(missing_ok=True)  # first: it must never outlive the file of which it speaks
                 path.rename(entry)
-            except OSError as error:
-                path.unlink(missing_ok=True)
-                if error.errno in _NO_SPACE:
+            except BaseException as error:
+                if not (_may_continue(error) and journal.exists()):
+                    self._drop_partial(key)
+                if isinstance(error, OSError) and error.errno in _NO_SPACE:
                     raise self._no_space(size, free_bytes(self._folder)) from error
-                raise
-            except BaseException:
-                path.unlink(missing_ok=True)
                 raise
         return Entry(entry, crc32c, was_cached=False)
 
@@ -172,9 +192,13 @@ class Cache:
                     time.sleep(_POLL_SECONDS)
                     continue
                 if _is_same(path, file):  # else it was renamed or removed before the lock was taken
-                    file.truncate()
                     yield file
                     return
+
+
+def _may_continue(error: BaseException) -> bool:
+    """Tell whether what was copied before ``error`` is still good: its server was away, or another file failed."""
+    return isinstance(error, CancelledError | StorageUnavailableError)
 
 
 def _is_same(path: Path, file: IO[bytes]) -> bool:

@@ -21,6 +21,7 @@ from airflow_tf.core.errors import (
     StorageUnavailableError,
 )
 from airflow_tf.storage.base import FileInfo, Uri
+from airflow_tf.storage.checksum import FileChecksum
 from airflow_tf.storage.failures import check_length, java_error, storage_error
 from airflow_tf.storage.options import StorageOptions
 
@@ -88,6 +89,11 @@ class HdfsFileSystem:
             length = min(length, len(reader) - offset)  # a range past the end makes the client panic
             if length > 0:
                 yield from reader.read_range_stream(offset, length)
+
+    def checksum(self, path: str) -> FileChecksum | None:
+        """Return None: the client compares the checksums of all blocks while it reads."""
+        del path
+        return None
 
     def write(self, path: str, chunks: Iterable[bytes]) -> int:
         """Create or replace a file, and check the length that the NameNode has recorded."""

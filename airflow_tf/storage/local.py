@@ -19,6 +19,7 @@ from airflow_tf.core.errors import (
     StoragePermissionError,
 )
 from airflow_tf.storage.base import CHUNK_BYTES, FileInfo, Uri
+from airflow_tf.storage.checksum import FileChecksum
 from airflow_tf.storage.failures import storage_error
 from airflow_tf.storage.options import StorageOptions
 
@@ -76,6 +77,11 @@ class LocalFileSystem:
                 while length > 0 and (chunk := file.read(min(CHUNK_BYTES, length))):
                     length -= len(chunk)
                     yield chunk
+
+    def checksum(self, path: str) -> FileChecksum | None:
+        """Return None: a local file system knows no checksum."""
+        del path
+        return None
 
     def write(self, path: str, chunks: Iterable[bytes]) -> int:
         """Create or replace a file and flush it to disk."""

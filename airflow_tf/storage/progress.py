@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import tenacity
 
-from airflow_tf.core.errors import AirflowTfError
+from airflow_tf.core.errors import AirflowTfError, CancelledError
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Reporter:
     def tick(self, moved_bytes: int = 0, files: int = 0) -> None:
         """Count what moved, and tell the parent at most every quarter of a second."""
         if self._cancelled.is_set():
-            raise AirflowTfError("stopped, because another file failed")
+            raise CancelledError("stopped, because another file failed")
         with self._lock:
             self._counts["bytes"] += moved_bytes
             self._counts["files"] += files

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import shutil
 import time
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-import google_crc32c
 
 from airflow_tf.core.errors import SourceChangedError, StorageError
 from airflow_tf.core.identity import digest
 from airflow_tf.core.manifest import StagedFile, StagedInput
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import FileInfo, FileSystem, Uri
-from airflow_tf.storage.cache import Cache, Entry, boot_id
+from airflow_tf.storage.cache import Cache, boot_id
+from airflow_tf.storage.crew import Crew
+from airflow_tf.storage.download import Download, Source
 from airflow_tf.storage.globs import Selection, select
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
 
-MOST_WORKERS = 4
+WORKERS = 8
+"""Ranges and files in flight at once."""
+
 KEY_LENGTH = 40
 
 
@@ -61,12 +62,13 @@ class Stager:
     def run(self, target: Path) -> StagedInput:
         """Copy what is not cached, link all into ``target`` and write the manifest; on failure leave neither."""
         started = time.monotonic()
-        self.cache.remove_abandoned()
         selection = self.patience(lambda: select(self.files, self.uri, self.reporter.tick))
         self._check_names(selection)
         keys = {self._key(info): info.size for info in selection.files.values()}
-        missing = sum(size for key, size in keys.items() if self.cache.find(key) is None)
-        self.cache.make_room(missing, set(keys))
+        self.cache.remove_abandoned(keys.keys())
+        absent = [key for key in keys if self.cache.find(key) is None]
+        missing = sum(keys[key] for key in absent)
+        self.cache.make_room(missing - sum(map(self.cache.allocated_bytes, absent)), keys.keys())
         count, total = len(selection.files), sum(info.size for info in selection.files.values())
         self.reporter.note(
             f"staging {count} files, {format_bytes(total)}, of which {format_bytes(missing)} are not in the cache"
@@ -96,46 +98,41 @@ class Stager:
         # The user is part of the key: what one may read, another must not find in the cache.
         return digest(cluster, self.options.user, info.path, *info.version, length=KEY_LENGTH)
 
-    def _copy_all(self, selection: Selection, folder: Path) -> dict[str, tuple[FileInfo, Entry]]:
-        with ThreadPoolExecutor(MOST_WORKERS, thread_name_prefix="stage") as pool:
-            futures: dict[str, Future[tuple[FileInfo, Entry]]] = {
-                name: pool.submit(self._copy, info, folder / name) for name, info in selection.files.items()
-            }
-            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
-            if errors := [error for future in done if (error := future.exception())]:
-                self.reporter.cancel()
-                pool.shutdown(cancel_futures=True)
-                raise errors[0]
-            return {name: future.result() for name, future in futures.items()}
+    def _copy_all(self, selection: Selection, folder: Path) -> list[_Staged]:
+        """Copy the largest files first: their ranges keep all threads busy to the end."""
+        source = Source(self.uri, self.files, self.reporter, self.patience, Crew(WORKERS), boot_id())
+        staged: list[_Staged] = []
+        largest_first = sorted(selection.files.items(), key=lambda pair: (-pair[1].size, pair[0]))
 
-    def _copy(self, info: FileInfo, target: Path) -> tuple[FileInfo, Entry]:
+        def task(name: str, info: FileInfo) -> Callable[[], None]:
+            return lambda: staged.append(self._copy(source, name, info, folder / name))
+
+        tasks: Iterator[Callable[[], None]] = (task(name, info) for name, info in largest_first)
+        source.crew.run(tasks, self.reporter.cancel)
+        return staged
+
+    def _copy(self, source: Source, name: str, info: FileInfo, target: Path) -> _Staged:
         """Place one file; copied again once if its source changed meanwhile."""
         try:
-            return info, self._place(info, target)
+            return self._place(source, name, info, target)
         except SourceChangedError as error:
             self.reporter.note(f"{error} Copying it again.")
             fresh = self.patience(lambda: self.files.stat(info.path))
-            return fresh, self._place(fresh, target)
+            return self._place(source, name, fresh, target)
 
-    def _place(self, info: FileInfo, target: Path) -> Entry:
-        download = Download(self.uri, self.files, info, self.reporter, self.patience)
-        entry = self.cache.place(self._key(info), info.size, target, download)
+    def _place(self, source: Source, name: str, info: FileInfo, target: Path) -> _Staged:
+        entry = self.cache.place(self._key(info), info.size, target, Download(source, info))
         self.reporter.tick(info.size if entry.was_cached else 0, files=1)
-        return entry
+        file = StagedFile(self.uri.at(info.path), name, info.size, info.mtime_ms, entry.crc32c)
+        return _Staged(file, entry.was_cached)
 
-    def _describe(
-        self, selection: Selection, staged: dict[str, tuple[FileInfo, Entry]], target: Path, seconds: float
-    ) -> StagedInput:
-        files = tuple(
-            StagedFile(self.uri.at(info.path), name, info.size, info.mtime_ms, entry.crc32c)
-            for name, (info, entry) in sorted(staged.items())
-        )
-        cached = sum(info.size for info, entry in staged.values() if entry.was_cached)
-        total = sum(file.size for file in files)
+    def _describe(self, selection: Selection, staged: list[_Staged], target: Path, seconds: float) -> StagedInput:
+        cached = sum(one.file.size for one in staged if one.was_cached)
+        total = sum(one.file.size for one in staged)
         return StagedInput(
             source=str(self.uri),
             folder=str(target),
-            files=files,
+            files=tuple(sorted((one.file for one in staged), key=lambda file: file.name)),
             copied_bytes=total - cached,
             cached_bytes=cached,
             seconds=seconds,
@@ -144,36 +141,10 @@ class Stager:
         )
 
 
-class Download:
-    """Writes one source file and returns its CRC32C; goes on where it was when a stream breaks."""
-
-    def __init__(self, uri: Uri, files: FileSystem, info: FileInfo, reporter: Reporter, patience: Patience) -> None:
-        self._uri, self._files, self._info = uri, files, info
-        self._reporter, self._patience = reporter, patience
-        self._offset = self._crc32c = 0
-
-    def __call__(self, file: IO[bytes]) -> int:
-        """Copy all bytes and compare length, time and id with what was listed.
-
-        :raises SourceChangedError: if they differ.
-        """
-        self._offset = self._crc32c = 0
-        self._patience(lambda: self._stream(file), progress=lambda: self._offset)
-        now = self._patience(lambda: self._files.stat(self._info.path))
-        if self._offset != self._info.size or now.version != self._info.version:
-            raise SourceChangedError(
-                f"{self._uri.at(self._info.path)} changed while it was read",
-                f"listed with {self._info.size} bytes, {self._offset} were read, now it has {now.size}",
-                "Stage it when its writer has finished.",
-            )
-        return self._crc32c
-
-    def _stream(self, file: IO[bytes]) -> None:
-        for chunk in self._files.read(self._info.path, self._offset, self._info.size - self._offset):
-            file.write(chunk)
-            self._crc32c = google_crc32c.extend(self._crc32c, chunk)
-            self._offset += len(chunk)
-            self._reporter.tick(len(chunk))
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    file: StagedFile
+    was_cached: bool
 
 
 def _put_in_place(building: Path, target: Path, result: StagedInput) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,11 +19,13 @@ from airflow_tf.core.errors import (
     StorageUnavailableError,
 )
 from airflow_tf.storage.base import CHUNK_BYTES, FileInfo, Uri
+from airflow_tf.storage.checksum import FileChecksum
 from airflow_tf.storage.failures import check_length, java_error, storage_error
 from airflow_tf.storage.options import StorageOptions
 
 _TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two bytes
 _LONGEST_REASON = 300
+_AVOID_SECONDS = 60.0  # afterwards the NameNode knows, or the DataNode is back
 
 
 class WebHdfsFileSystem:
@@ -36,7 +39,8 @@ class WebHdfsFileSystem:
                 f"{uri} cannot be reached", "the package hdfs is not installed", "Install airflow-tf[hdfs]."
             ) from error
         self._uri = uri
-        self._namenodes = {urlsplit(url).hostname for url in options.url.split(";")}
+        self._avoided = _Avoided()
+        self._namenodes = {urlsplit(url).netloc for url in options.url.split(";")}
         self._hdfs_error: type[Exception] = hdfs.HdfsError
         self._http_errors = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
         session = requests.Session()
@@ -57,14 +61,18 @@ class WebHdfsFileSystem:
         except AirflowTfError:
             raise
         except self._hdfs_error as error:
-            raise _hdfs_failure(error, action, self._uri.at(path)) from error
+            failure = _hdfs_failure(error, action, self._uri.at(path))
+            if failure.retryable:
+                self._client._urls.rotate(-1)  # noqa: SLF001 -- the client itself turns to the next on few errors only
+            raise failure from error
         except self._http_errors as error:
             raise self._http_failure(error, action, self._uri.at(path)) from error
 
     def _http_failure(self, error: Exception, action: str, uri: str) -> StorageError:
         reason = str(error)[:_LONGEST_REASON]
         asked = urlsplit(getattr(getattr(error, "request", None), "url", None) or "")
-        if asked.hostname and asked.hostname not in self._namenodes:
+        if asked.netloc and asked.netloc not in self._namenodes:
+            self._avoided.add(asked.netloc)
             reason = f"the NameNode redirected to DataNode {asked.netloc}, which does not serve this host: {reason}"
         return storage_error(StorageUnavailableError, action, uri, reason)
 
@@ -80,14 +88,32 @@ class WebHdfsFileSystem:
                 yield _info(posixpath.join(path, name), status)
 
     def read(self, path: str, offset: int, length: int) -> Iterator[bytes]:
-        """Yield ``length`` bytes from ``offset`` on; a DataNode that dies meanwhile ends the stream with an error."""
+        """Yield ``length`` bytes from ``offset`` on; a DataNode that dies meanwhile ends the stream with an error.
+
+        WebHDFS has no fail-over of its own: a DataNode that broke a stream is named to the NameNode as one to avoid.
+        """
         if length <= 0:
             return
-        with (
-            self._translated("read", path),
-            self._client.read(path, offset=offset, length=length, chunk_size=CHUNK_BYTES) as chunks,
-        ):
-            yield from chunks
+        avoided = self._avoided.names()
+        wanted = {"offset": offset, "length": length} | ({"excludedatanodes": avoided} if avoided else {})
+        with self._translated("read", path), contextlib.closing(self._client._open(path, **wanted)) as answer:  # noqa: SLF001 -- read() cannot avoid a DataNode
+            try:
+                yield from answer.iter_content(CHUNK_BYTES)
+            except self._http_errors:
+                self._avoided.add(urlsplit(answer.url).netloc)
+                raise
+
+    def checksum(self, path: str) -> FileChecksum | None:
+        """Return what the DataNodes' checksums say; None from a server that does not know the call."""
+        try:
+            with self._translated("read the checksum of", path):
+                found = self._client.checksum(path)
+                block_bytes = self._client.status(path)["blockSize"]
+        except StorageUnavailableError:
+            raise
+        except StorageError:
+            return None
+        return FileChecksum(found["algorithm"], bytes.fromhex(found["bytes"])[: found["length"]], block_bytes)
 
     def write(self, path: str, chunks: Iterable[bytes]) -> int:
         """Create or replace a file, and check the length that the NameNode has recorded.
@@ -137,6 +163,21 @@ class WebHdfsFileSystem:
         """Create a directory and its parents."""
         with self._translated("create", path):
             self._client.makedirs(path)
+
+
+class _Avoided:
+    """DataNodes that failed a short time ago."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._until = clock, dict[str, float]()
+
+    def add(self, name: str) -> None:
+        self._until[name] = self._clock() + _AVOID_SECONDS
+
+    def names(self) -> str:
+        """Return ``host:port,host:port`` as WebHDFS wants it."""
+        now = self._clock()
+        return ",".join(sorted(name for name, until in list(self._until.items()) if until > now))
 
 
 def _client(hdfs: Any, options: StorageOptions, session: Any) -> Any:  # noqa: ANN401 -- untyped, optional package

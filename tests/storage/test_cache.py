@@ -20,8 +20,8 @@ def make(folder: Path, budget: int = 1000, boot: str = "boot0001") -> Cache:
 
 
 def filler(data: bytes):
-    def fill(file: IO[bytes]) -> int:
-        file.write(data)
+    def fill(file: IO[bytes], _journal: Path) -> int:
+        os.pwrite(file.fileno(), data, 0)
         return google_crc32c.value(data)
 
     return fill
@@ -101,7 +101,7 @@ def test_a_disk_that_fills_up_between_check_and_copy_leaves_nothing(
 
 
 def test_a_failed_copy_leaves_nothing(tmp_path: Path) -> None:
-    def broken(file: IO[bytes]) -> int:
+    def broken(file: IO[bytes], _journal: Path) -> int:
         file.write(b"half")
         raise RuntimeError("broken")
 
@@ -127,13 +127,17 @@ def test_abandoned_partial_files_are_removed_and_live_ones_stay(tmp_path: Path) 
     cache = make(tmp_path)
     abandoned = tmp_path / "cache" / "partial" / KEYS[0]
     abandoned.write_bytes(b"half")
+    orphan = tmp_path / "cache" / "partial" / f"{KEYS[2]}.done"
+    orphan.write_bytes(b"of nothing")
+    wanted = tmp_path / "cache" / "partial" / KEYS[3]
+    wanted.write_bytes(b"half")
 
-    def fill(file: IO[bytes]) -> int:
-        make(tmp_path).remove_abandoned()
+    def fill(file: IO[bytes], _journal: Path) -> int:
+        make(tmp_path).remove_abandoned({KEYS[3]})
         assert (tmp_path / "cache" / "partial" / KEYS[1]).exists()
-        file.write(b"y")
+        os.pwrite(file.fileno(), b"y", 0)
         return google_crc32c.value(b"y")
 
     cache.place(KEYS[1], 1, tmp_path / "a", fill)
-    assert not abandoned.exists()
+    assert [path.name for path in (tmp_path / "cache" / "partial").iterdir()] == [wanted.name]
     assert (tmp_path / "a").read_bytes() == b"y"

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from airflow_tf.core.errors import (
@@ -18,8 +19,10 @@ from airflow_tf.core.errors import (
     StorageUnavailableError,
 )
 from airflow_tf.storage.base import FileSystem, Uri, exists, read_all
+from airflow_tf.storage.checksum import agrees
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.registry import open_file_system
+from airflow_tf.storage.webhdfs import WebHdfsFileSystem
 from airflow_tf.testing.hdfs import HdfsCluster
 
 ON_HDFS = [pytest.param(name, marks=pytest.mark.hdfs) for name in ("hdfs", "webhdfs")]
@@ -55,6 +58,26 @@ def test_a_written_file_is_read_back_whole_and_by_range(place: tuple[FileSystem,
     assert info.mtime_ms > 0
     assert read_all(files, f"{folder}/a") == data
     assert b"".join(files.read(f"{folder}/a", 2_999_990, 5)) == data[2_999_990:2_999_995]
+
+
+def test_a_checksum_of_the_server_agrees_with_the_right_bytes_only(
+    place: tuple[FileSystem, str], tmp_path: Path
+) -> None:
+    files, folder = place
+    for size in (0, 700, 20_000_000):  # nothing, less than a block, three blocks
+        data = os.urandom(size)
+        files.write(f"{folder}/{size}", [data])
+        known = files.checksum(f"{folder}/{size}")
+        if known is None:
+            assert not isinstance(files, WebHdfsFileSystem)
+            continue
+        copy = tmp_path / "copy"
+        copy.write_bytes(data)
+        with copy.open("r+b") as file:
+            assert agrees(known, file.fileno(), size, google_crc32c.value(data), lambda: None)
+            if size:
+                os.pwrite(file.fileno(), bytes([data[-1] ^ 1]), size - 1)
+                assert not agrees(known, file.fileno(), size, 0, lambda: None)
 
 
 def test_a_range_past_the_end_is_short_not_an_error(place: tuple[FileSystem, str]) -> None:
