@@ -19,6 +19,7 @@ SHIPPED = {
     CORE / "session_config" / "config.fds": ["tensorflow.core.protobuf.config_pb2"],
     CORE / "checkpoint" / "bundle.fds": [
         "tensorflow.core.protobuf.tensor_bundle_pb2",
+        "tensorflow.core.protobuf.trackable_object_graph_pb2",
         "tensorflow.python.training.checkpoint_state_pb2",
     ],
 }

@@ -27,6 +27,9 @@ def test_tensorflow_restores_the_average_and_it_is_the_mean(tensorflow_checkpoin
         assert calls[-1] == (report.read_bytes, report.read_bytes)
         assert json.loads(json.dumps(report.to_json()))["averaged"] == report.averaged > 0
         verify(report.destination)
+        if name == "keras":
+            dropped = str(root / "average" / "inference" / "ckpt")
+            assert average([found.prefix for found in latest], dropped, optimizer="drop").dropped > 0
     assert run_tensorflow("restore.py", root).endswith("restored\n")
 
 

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from airflow_tf.core.checkpoint.dtypes import DTYPES, Kind
 from airflow_tf.core.checkpoint.table import read_table, write_table
-from airflow_tf.core.checkpoint.wire import MalformedError, extend_crc, get_varint, mask
+from airflow_tf.core.checkpoint.wire import MalformedError, extend_crc, get_varint, mask, put_varint
 from airflow_tf.core.descriptors import message_class
 from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.errors import CheckpointError
@@ -248,6 +248,14 @@ def _string_crc(data: bytes, count: int) -> int:
     if struct.pack("<I", mask(crc)) != stored:
         raise MalformedError("the checksum of its lengths does not match")
     return extend_crc(extend_crc(crc, stored), data[position + 4 :])
+
+
+def encode_string(value: bytes) -> tuple[bytes, int]:
+    """Return a string tensor of one element as it is stored, and its stored checksum."""
+    length = put_varint(len(value))
+    crc = extend_crc(0, struct.pack("<I" if len(value) <= _UINT32_MAX else "<Q", len(value)))
+    data = length + struct.pack("<I", mask(crc)) + value
+    return data, mask(_string_crc(data, 1))
 
 
 def _variant_crc(data: bytes) -> int:

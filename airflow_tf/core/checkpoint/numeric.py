@@ -1,18 +1,25 @@
 """Elements of a checkpoint's tensors as numbers, and how to average them.
 
 Apart from :mod:`.dtypes`, so that whoever only checks a checkpoint (every supervisor) does without numpy's 12 MB.
-numpy has no bfloat16: it is the upper half of a float32.
+numpy has no bfloat16: it is the upper half of a float32. Floats of 8 and 4 bits need ml_dtypes, which TensorFlow
+brings along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from airflow_tf.core.checkpoint.dtypes import DTYPES, Kind
+from airflow_tf.core.errors import CheckpointError
+
 Array = npt.NDArray[Any]
+Codec = tuple[Callable[[bytes], Array], Callable[[Array], bytes], str]
+"""Bytes to numbers, numbers to bytes, and the type in which they are summed."""
 
 
 def _from_bfloat16(data: bytes) -> Array:
@@ -25,7 +32,7 @@ def _to_bfloat16(values: Array) -> bytes:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
 
 
-def _plain(stored: str, wide: str) -> tuple[Callable[[bytes], Array], Callable[[Array], bytes], str]:
+def _plain(stored: str, wide: str) -> Codec:
     return (lambda data: np.frombuffer(data, stored)), (lambda values: values.astype(stored).tobytes()), wide
 
 
@@ -39,15 +46,49 @@ _CODECS = {
 }
 
 
+@cache
+def _small(dtype: int) -> Codec:
+    name = DTYPES[dtype].name
+    try:
+        import ml_dtypes  # noqa: PLC0415 (only where such a tensor is met)
+    except ImportError as error:
+        why = f"a tensor is {name}, and ml_dtypes is not installed"
+        raise CheckpointError("checkpoints cannot be averaged", why, "Install it; TensorFlow brings it.") from error
+    stored = getattr(ml_dtypes, name)
+    return (
+        (lambda data: np.frombuffer(data, stored).astype("<f4")),
+        (lambda values: bytes(values.astype(stored).tobytes())),
+        "<f4",
+    )
+
+
+def _codec(dtype: int) -> Codec:
+    return _CODECS.get(dtype) or _small(dtype)
+
+
+def has_mean(dtype: int) -> bool:
+    """Tell whether elements of a type are real or complex numbers."""
+    return DTYPES[dtype].kind in {Kind.FLOAT, Kind.COMPLEX, Kind.SMALL_FLOAT}
+
+
 def decode(dtype: int, data: bytes) -> Array:
-    """Return the elements of a type that has a mean; bfloat16 comes as float32."""
-    return _CODECS[dtype][0](data)
+    """Return the elements of a type that has a mean; bfloat16 and smaller floats come as float32."""
+    return _codec(dtype)[0](data)
 
 
-def mean(dtype: int, parts: list[Array]) -> Array:
-    """Return the element-wise mean, summed in a wider type than the stored one (float64 stays float64)."""
-    total = parts[0].astype(_CODECS[dtype][2])
+def mean(dtype: int, parts: Sequence[Array], weights: Sequence[float] = ()) -> Array:
+    """Return the element-wise mean, summed in a wider type than the stored one (float64 stays float64).
+
+    :param weights: one per part, adding up to 1; without them all count the same.
+    """
+    wide = _codec(dtype)[2]
     with np.errstate(all="ignore"):  # the caller judges the result
+        if weights:
+            total = np.zeros(parts[0].shape, wide)
+            for part, weight in zip(parts, weights, strict=True):
+                total += part.astype(wide) * np.float64(weight).astype(wide)
+            return total
+        total = parts[0].astype(wide)
         for part in parts[1:]:
             total += part
         total /= len(parts)
@@ -56,4 +97,4 @@ def mean(dtype: int, parts: list[Array]) -> Array:
 
 def encode(dtype: int, values: Array) -> bytes:
     """Return the bytes to store for :func:`mean`'s result."""
-    return _CODECS[dtype][1](values)
+    return _codec(dtype)[1](values)

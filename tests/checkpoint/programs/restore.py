@@ -4,6 +4,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import keras  # noqa: TID253 - a program of its own
 import numpy as np
 import tensorflow as tf  # noqa: TID253 - a program of its own
 
@@ -40,6 +41,15 @@ assert checkpoint.low.numpy().astype("f4").tolist() == [260.0, 2.25]  # 259 lies
 assert checkpoint.half.numpy().tolist() == [40000.0, 0.75]
 assert checkpoint.text.numpy().tolist() == [b"replica", b"number 2", b""]
 assert not bool(checkpoint.flag)
+
+whole = checkpoint
+names = ("step", "low", "half", "wide", "complex", "flag", "text", "random")
+model = keras.models.clone_model(whole.model)  # the same layers, never compiled: it has no optimizer
+others = {name: getattr(whole, name) for name in names}
+checkpoint = tf.train.Checkpoint(model=model, **others)
+checkpoint.restore(str(ROOT / "average" / "inference" / "ckpt")).assert_consumed()
+for ours, theirs in zip(model.weights, whole.model.weights, strict=True):
+    np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 checkpoint = write["odd_checkpoint"](1)
 checkpoint.restore(compare("odd", 1)).assert_consumed()
