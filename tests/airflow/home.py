@@ -60,6 +60,16 @@ class AirflowHome:
         key = GangKey(self.ledger.ledger_id, dag_id, run_id, task_id)
         return RunFolders(self.settings.home, dag_id, run_id).gang(key)
 
+    def versions(self) -> set[Path]:
+        """Return the folders of the versions that were published."""
+        return set(Path(self.store.removeprefix("file://"), "models").glob("v=*"))
+
+    def assert_one_whole_result(self, before: set[Path]) -> None:
+        """Assert that one whole version was published since ``before``, and nothing half-written."""
+        (version,) = self.versions() - before
+        assert {"_SUCCESS", "manifest.json", "model.index"} <= {path.name for path in version.iterdir()}
+        assert not [path for path in version.parent.iterdir() if path.name.startswith(".")]
+
     def copy_example(self) -> None:
         self.dags.mkdir(parents=True, exist_ok=True)
         (self.folder / "locks").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is killed while it trains: the task process, our supervisor, the zygote; and ^C in a terminal.
+"""What is killed while it trains: the task process, our supervisor, the zygote.
 
 Every case ends with one whole result at the destination.
 """
@@ -6,9 +6,7 @@ Every case ends with one whole result at the destination.
 from __future__ import annotations
 
 import os
-import pty
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,10 +51,6 @@ def training(home: AirflowHome, run_id: str) -> dict[int, int]:
     return replica_pids(home, run_id)
 
 
-def versions(store: str) -> list[Path]:
-    return sorted(Path(store.removeprefix("file://"), "models").glob("v=*"))
-
-
 def tries(airflow: RunningAirflow, run_id: str) -> dict[int, int]:
     rows = airflow.instances("flights", run_id)
     return {row["map_index"]: row["try_number"] for row in rows if row["task_id"] == TRAIN}
@@ -64,13 +58,7 @@ def tries(airflow: RunningAirflow, run_id: str) -> dict[int, int]:
 
 @pytest.fixture
 def before(home: AirflowHome) -> set[Path]:
-    return set(versions(home.store))
-
-
-def assert_one_whole_result(home: AirflowHome, before: set[Path]) -> None:
-    (version,) = set(versions(home.store)) - before
-    assert {"_SUCCESS", "manifest.json", "model.index"} <= {path.name for path in version.iterdir()}
-    assert not [path for path in version.parent.iterdir() if path.name.startswith(".")]
+    return home.versions()
 
 
 def test_both_replicas_train_at_the_same_time(airflow: RunningAirflow, home: AirflowHome, before: set[Path]) -> None:
@@ -78,7 +66,7 @@ def test_both_replicas_train_at_the_same_time(airflow: RunningAirflow, home: Air
     pids = training(home, "both")
     assert len(set(pids.values())) == 2
     assert airflow.wait_run("flights", "both") == "success"
-    assert_one_whole_result(home, before)
+    home.assert_one_whole_result(before)
     assert tries(airflow, "both") == {0: 1, 1: 1}
     log = airflow.log_of("flights", "both", TRAIN, 1, map_index=1)
     assert "[train 1]" in log
@@ -94,7 +82,7 @@ def test_sigkill_of_a_task_process(airflow: RunningAirflow, home: AirflowHome, b
     assert is_alive(pids[0])
     assert airflow.wait_run("flights", "task") == "success"
     assert f"pid {pids[0]}" in airflow.log_of("flights", "task", TRAIN, 2, map_index=0)
-    assert_one_whole_result(home, before)
+    home.assert_one_whole_result(before)
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "zygote"])
@@ -109,50 +97,4 @@ def test_sigkill_of_our_processes(airflow: RunningAirflow, home: AirflowHome, be
     assert airflow.wait_run("flights", victim) == "success"
     assert tries(airflow, victim) == {0: 2, 1: 2}
     assert "resumed from" in airflow.log_of("flights", victim, TRAIN, 2, map_index=0)
-    assert_one_whole_result(home, before)
-
-
-@pytest.mark.usefixtures("no_processes_left")
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("tasks", "test", "flights", TRAIN, "--map-index", "0", "--task-params", '{"epochs": 500}'),
-        ("dags", "test", "flights", "--conf", '{"epochs": 500}'),
-    ],
-    ids=["tasks", "dags"],
-)
-def test_control_c_in_a_terminal(home: AirflowHome, before: set[Path], words: tuple[str, ...]) -> None:
-    known = {run.run_id for run in LedgerReader(home.ledger).runs("flights")}
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(sys.executable, home.command(*words), home.environment)
-    output: list[bytes] = []
-    os.set_blocking(terminal, False)
-
-    def drain() -> None:
-        while True:
-            try:
-                data = os.read(terminal, 65536)
-            except OSError:  # nothing to read now, or the other end is closed
-                return
-            if not data:
-                return
-            output.append(data)
-
-    def replica() -> int | None:
-        drain()
-        runs = [run for run in LedgerReader(home.ledger).runs("flights") if run.run_id not in known]
-        rows = [row for run in runs for row in run.replicas if row.pid and row.state == "running"]
-        return rows[0].pid if rows else None
-
-    trained = wait_for(replica, "a replica that trains", 120)
-    os.write(terminal, b"\x03")
-    wait_for(lambda: drain() or not is_alive(trained), "the replica's end within its grace", deadline_seconds=30)
-    wait_for(lambda: drain() or os.waitpid(pid, os.WNOHANG)[0] == pid, "the command's end", 60)
-    os.close(terminal)
-    text = b"".join(output).decode(errors="replace")
-    assert "interrupted from the keyboard" in text
-    assert LedgerReader(home.ledger).reservations() == []
-    assert set(versions(home.store)) == before
-    home.run("dags", "test", "flights", "--conf", '{"epochs": 1}')
-    assert_one_whole_result(home, before)
+    home.assert_one_whole_result(before)
