@@ -21,6 +21,7 @@ from airflow_tf.core.states import AttemptState
 from airflow_tf.core.units import parse_seconds
 
 _MODULE = "airflow_tf.cli.commands"
+_OF_CHECKPOINTS = "airflow_tf.cli.checkpoints.checkpoints"
 
 
 def _arg(*flags: str, **options: Any) -> Arg:
@@ -44,6 +45,10 @@ def _at_least(least: float, number: Callable[[str], float]) -> Callable[[str], f
 
     parse.__name__ = "number"  # argparse says "invalid number value"
     return parse
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 ARG_FILES = _arg("files", nargs="+", metavar="FILE", help="Declarations (*.tf.yaml)")
@@ -84,7 +89,37 @@ ARG_OLDER_THAN = _arg(
     help="Remove what was last used so long ago, like 30d or 12h (default: the option retention_seconds)",
 )
 ARG_DRY_RUN = _arg("--dry-run", action="store_true", help="Only show what would be removed")
+ARG_PATHS = _arg("paths", nargs="+", metavar="PATH", help="Checkpoints (their prefixes), or folders with some")
+ARG_FOLDER = _arg("folder", metavar="FOLDER", help="A folder with checkpoints")
+ARG_LEFT = _arg("left", metavar="LEFT", help="A checkpoint")
+ARG_RIGHT = _arg("right", metavar="RIGHT", help="Another one")
+ARG_TO = _arg("--to", required=True, metavar="PREFIX", help="Prefix of the checkpoint to write")
+ARG_WEIGHTS = _arg("--weights", type=_numbers, metavar="N,N,…", help="How much each counts (default: all the same)")
+ARG_DECAY = _arg("--decay", type=float, metavar="N", help="Exponential moving average over them, oldest first")
+ARG_LEAVE_OUT = _arg("--leave-out", action="store_true", help="Leave out those with NaN or infinity, and name them")
+ARG_DROP_OPTIMIZER = _arg("--drop-optimizer", action="store_true", help="Without the optimizer's state")
+ARG_RULES = _arg("--rules", action="store_true", help="Show what was done with each tensor")
+ARG_KEEP_LAST = _arg("--keep-last", type=_at_least(0, int), default=0, metavar="N", help="Keep the newest N")
+ARG_KEEP_EVERY = _arg("--keep-every", type=_at_least(0, int), default=0, metavar="N", help="Keep every N-th")
+ARG_YOUNGER_THAN = _arg(
+    "--younger-than", type=_seconds, default=0.0, metavar="TIME", help="Keep what is younger, like 30d or 12h"
+)
 
+
+_CHECKPOINTS: dict[str, tuple[str, tuple[Arg, ...]]] = {
+    "ls": ("List the checkpoints of folders", (ARG_PATHS, ARG_OUTPUT)),
+    "verify": ("Read checkpoints whole and compare every checksum", (ARG_PATHS, ARG_OUTPUT)),
+    "average": (
+        "Average checkpoints into a new one, without TensorFlow",
+        (ARG_PATHS, ARG_TO, ARG_WEIGHTS, ARG_DECAY, ARG_LEAVE_OUT, ARG_DROP_OPTIMIZER, ARG_RULES, ARG_OUTPUT),
+    ),
+    "diff": ("Show what differs between two checkpoints", (ARG_LEFT, ARG_RIGHT, ARG_OUTPUT)),
+    "prune": (
+        "Remove the checkpoints of a folder that no rule keeps",
+        (ARG_FOLDER, ARG_KEEP_LAST, ARG_KEEP_EVERY, ARG_YOUNGER_THAN, ARG_DRY_RUN, ARG_YES, ARG_OUTPUT),
+    ),
+}
+"""As ``_COMMANDS``, of the group ``checkpoints``; ``checkpoints_<name>`` in ``cli.checkpoints`` does it."""
 
 _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     "doctor": (
@@ -125,8 +160,13 @@ _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
 
 def get_cli_commands() -> list[CLICommand]:
     """Return the command group ``airflow tf``."""
-    commands = [
-        ActionCommand(name=name, help=text, func=lazy_load_command(f"{_MODULE}.{name}"), args=(*args, ARG_VERBOSE))
-        for name, (text, args) in _COMMANDS.items()
-    ]
-    return [GroupCommand(name="tf", help="Train TensorFlow models", subcommands=commands)]
+    commands = [_command(f"{_MODULE}.{name}", name, *rest) for name, rest in _COMMANDS.items()]
+    checkpoints = [_command(f"{_OF_CHECKPOINTS}_{name}", name, *rest) for name, rest in _CHECKPOINTS.items()]
+    group = GroupCommand(
+        name="checkpoints", help="List, check, average and compare checkpoints", subcommands=checkpoints
+    )
+    return [GroupCommand(name="tf", help="Train TensorFlow models", subcommands=[*commands, group])]
+
+
+def _command(function: str, name: str, text: str, args: tuple[Arg, ...]) -> ActionCommand:
+    return ActionCommand(name=name, help=text, func=lazy_load_command(function), args=(*args, ARG_VERBOSE))

@@ -37,7 +37,8 @@ def command(function: Command) -> Command:
             function(args)
             sys.stdout.flush()
         except AirflowTfError as error:
-            raise SystemExit(f"airflow tf {args.subcommand}: {error}") from error
+            group = "checkpoints " if function.__name__.startswith("checkpoints_") else ""
+            raise SystemExit(f"airflow tf {group}{args.subcommand}: {error}") from error
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except BrokenPipeError:

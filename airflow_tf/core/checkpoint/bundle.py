@@ -7,6 +7,8 @@ has been checked; anything wrong is a :class:`CheckpointError` that names file a
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
 import os
 import struct
@@ -72,7 +74,10 @@ def key_text(key: bytes) -> str:
 
 
 class BundleReader:
-    """Reads one checkpoint. Opening it checks the index and that every shard is there in full length."""
+    """Reads one checkpoint. Opening it checks the index and that every shard is there in full length.
+
+    While it is open the index is locked (shared), so that retention leaves the checkpoint alone.
+    """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -163,7 +168,10 @@ class BundleReader:
     def _read_index(self) -> dict[bytes, bytes]:
         path = Path(f"{self.prefix}.index")
         try:
-            return read_table(path.read_bytes())
+            file = self._files.enter_context(path.open("rb"))
+            with contextlib.suppress(OSError):  # a file system without locks; nobody can take the exclusive one either
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return read_table(file.read())
         except FileNotFoundError as error:
             raise CheckpointError(
                 f"checkpoint {self.prefix} is missing", f"there is no {path.name}", "Give the prefix, without .index."

@@ -86,7 +86,7 @@ def _candidates(folder: Path) -> Iterator[str | SkippedCheckpoint]:
             error.strerror or str(error),
             "Check its path and permissions.",
         ) from error
-    first = _named_by_state(folder)
+    first = named_by_state(folder)
     if first is not None:
         yield first
     for path in ranked:
@@ -105,7 +105,8 @@ def prefix_step(prefix: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _named_by_state(folder: Path) -> str | SkippedCheckpoint | None:
+def named_by_state(folder: Path) -> str | SkippedCheckpoint | None:
+    """Return the prefix that TensorFlow's state file names, None where there is no such file."""
     path = folder / STATE_FILE
     try:
         text = path.read_text(encoding="utf-8")

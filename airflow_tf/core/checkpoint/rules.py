@@ -50,7 +50,7 @@ def differences(first: BundleReader, other: BundleReader) -> list[str]:
     """Return a line for each tensor that only one has, or whose type, shape or slices differ."""
     found = []
     for key in sorted(first.entries.keys() | other.entries.keys()):
-        left, right = _structure(first, key), _structure(other, key)
+        left, right = describe(first, key), describe(other, key)
         if left != right:
             found.append(f"{key_text(key)}: {left} in {first.prefix}, {right} in {other.prefix}")
     return found
@@ -110,7 +110,7 @@ def _last_name(key: bytes) -> bytes:
     return key.removesuffix(_VALUE).rpartition(b"/")[2]
 
 
-def _structure(reader: BundleReader, key: bytes) -> str:
+def describe(reader: BundleReader, key: bytes) -> str:
     """Describe a tensor's type and shape; the length of a table or of an iterator's state is its own affair."""
     entry = reader.entries.get(key)
     if entry is None:
