@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import getpass
+import json
 import socket
 from argparse import Namespace
 from pathlib import Path
 
+from airflow.configuration import conf
+
 from airflow_tf.cli.cancel import Canceller
 from airflow_tf.cli.devices import device_rows, shown_device, watch
 from airflow_tf.cli.doctor import Wishes, run_checks
+from airflow_tf.cli.init import scaffold
 from airflow_tf.cli.logs import LogReader, Selection
 from airflow_tf.cli.output import command, confirm, print_rows
 from airflow_tf.cli.prune import FAILED, Pruner, shown_pruned
@@ -21,6 +25,7 @@ from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.pipeline.build import load_dag
 from airflow_tf.pipeline.errors import InvalidDeclarationError
+from airflow_tf.pipeline.schema import declaration_schema
 
 
 @command
@@ -30,6 +35,21 @@ def doctor(args: Namespace) -> None:
     print_rows([check.to_row() for check in checks], args.output)
     if not all(check.ok for check in checks):
         raise SystemExit(1)
+
+
+@command
+def init(args: Namespace) -> None:
+    """Write the files of a first DAG and say what to do with them."""
+    folder = Path(args.folder or conf.get("core", "dags_folder"))
+    for path in scaffold(args.name, folder):
+        print(f"wrote {path}")  # noqa: T201
+    print(f"Now: airflow tf validate {folder / args.name}.tf.yaml, then: airflow dags test {args.name}")  # noqa: T201
+
+
+@command
+def schema(_args: Namespace) -> None:
+    """Print the JSON Schema of declarations."""
+    print(json.dumps(declaration_schema(), indent=1))  # noqa: T201
 
 
 @command

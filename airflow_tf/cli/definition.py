@@ -52,6 +52,8 @@ def _numbers(text: str) -> list[float]:
 
 
 ARG_FILES = _arg("files", nargs="+", metavar="FILE", help="Declarations (*.tf.yaml)")
+ARG_NAME = _arg("name", metavar="NAME", help="What the new DAG and its files are called")
+ARG_DAG_FOLDER = _arg("--folder", metavar="PATH", help="Where to write them (default: Airflow's DAG folder)")
 ARG_HDFS = _arg("--hdfs", metavar="URI", help="A path on HDFS that must be reachable, e.g. hdfs://namenode:8020/")
 ARG_HDFS_CONN_ID = _arg("--hdfs-conn-id", metavar="ID", help="The connection to reach it with")
 ARG_PYTHON = _arg("--python", metavar="PATH", help="The training interpreter (default: the one Airflow runs in)")
@@ -126,9 +128,17 @@ _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
         "Check this host: every line says ok, or failed with the remedy",
         (ARG_HDFS, ARG_HDFS_CONN_ID, ARG_PYTHON, ARG_OUTPUT),
     ),
+    "init": (
+        "Write a declaration, a program and data that train at once",
+        (ARG_NAME, ARG_DAG_FOLDER),
+    ),
     "validate": (
         "Show all errors of declarations with file, line and column",
         (ARG_FILES, ARG_OUTPUT),
+    ),
+    "schema": (
+        "Print the JSON Schema of declarations, for editors",
+        (),
     ),
     "devices": (
         "List the devices of this host, their state and who holds them",

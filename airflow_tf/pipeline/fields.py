@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from airflow_tf.core.errors import DeclarationError
@@ -142,19 +142,19 @@ def _static(value: str) -> str:
 
 
 ReadAtParse = BeforeValidator(_literal)
-Text = Annotated[str, ReadAtParse, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1), ReadAtParse]
 Templated = Annotated[str, Field(min_length=1), AfterValidator(check_templates)]
-Count = Annotated[int, ReadAtParse, Field(ge=1, le=MAX_REPLICAS)]
-Natural = Annotated[int, ReadAtParse, Field(ge=0)]
-Seconds = Annotated[float, ReadAtParse, Field(ge=0)]
-Share = Annotated[float, ReadAtParse, Field(ge=0.01, le=1)]
+Count = Annotated[int, Field(ge=1, le=MAX_REPLICAS), ReadAtParse]
+Natural = Annotated[int, Field(ge=0), ReadAtParse]
+Seconds = Annotated[float, Field(ge=0), ReadAtParse]
+Share = Annotated[float, Field(ge=0.01, le=1), ReadAtParse]
 Size = Annotated[int | str, _rendered(parse_bytes)]
 Percent = Annotated[int | str, _rendered(parse_percent)]
 Span = Annotated[int | float | str, _rendered(parse_seconds)]
 Rank = Annotated[int | str, _rendered(parse_whole)]
 Choices = Annotated[list[Templated], Field(min_length=1)]
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-Plain = Annotated[Any, AfterValidator(_plain)]
+Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema({"type": ["string", "number"]})]
+Plain = Annotated[Any, AfterValidator(_plain), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
 RunUri = Annotated[Templated, AfterValidator(_uri)]
 StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(_uri)]

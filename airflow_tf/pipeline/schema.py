@@ -1,0 +1,85 @@
+"""The JSON Schema of the declaration, by which editors complete and check what is typed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from airflow_tf.core.session_config.parsing import config_descriptor
+from airflow_tf.pipeline.models import Declaration
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_TEMPLATE = {"type": "string", "pattern": r"\{[{%#]"}
+_NUMBERS = {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}
+_INTEGERS = {
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+}
+
+
+def declaration_schema() -> dict[str, Any]:
+    """Return the schema of a whole ``*.tf.yaml``, the fields of the session config included.
+
+    It allows what the checks of a declaration allow, and refuses unknown keys, wrong types and wrong choices. What
+    depends on several keys, or on the files beside it, only ``airflow tf validate`` knows.
+    """
+    schema = Declaration.model_json_schema()
+    definitions = schema["$defs"]
+    inputs = schema["properties"]["inputs"]
+    inputs["additionalProperties"] = {"anyOf": [{"type": "string", "minLength": 1}, inputs["additionalProperties"]]}
+    definitions["TrainSpec"]["properties"]["session_config"] |= {
+        "additionalProperties": False,
+        "description": "TensorFlow's ConfigProto by its own field names.",
+        "properties": _fields(config_descriptor(), definitions),
+    }
+    return {"$schema": DRAFT, **_without_titles(schema), "title": "airflow_tf declaration"}
+
+
+def _fields(message: Descriptor, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return field name -> schema; messages in it get definitions of their own, once."""
+    return {field.name: _field(field, definitions) for field in message.fields}
+
+
+def _field(field: FieldDescriptor, definitions: dict[str, Any]) -> dict[str, Any]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        value = field.message_type.fields_by_name["value"]
+        return {"type": "object", "additionalProperties": _single(value, definitions)}
+    if field.is_repeated:
+        return {"anyOf": [{"type": "array", "items": _single(field, definitions)}, _TEMPLATE]}
+    return _single(field, definitions)
+
+
+def _single(field: FieldDescriptor, definitions: dict[str, Any]) -> dict[str, Any]:
+    if field.message_type is not None:
+        return _message(field.message_type, definitions)
+    if field.enum_type is not None:
+        names = [value.name for value in field.enum_type.values]
+        return {"anyOf": [{"enum": names}, {"type": "integer"}, _TEMPLATE]}
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return {"anyOf": [{"type": "boolean"}, _TEMPLATE]}
+    if field.cpp_type in _INTEGERS:
+        return {"anyOf": [{"type": "integer"}, _TEMPLATE]}
+    if field.cpp_type in _NUMBERS:
+        return {"anyOf": [{"type": "number"}, _TEMPLATE]}
+    return {"type": "string"}
+
+
+def _message(message: Descriptor, definitions: dict[str, Any]) -> dict[str, Any]:
+    if message.full_name not in definitions:
+        definitions[message.full_name] = made = {"type": "object", "additionalProperties": False}
+        made["properties"] = _fields(message, definitions)
+    return {"$ref": f"#/$defs/{message.full_name}"}
+
+
+def _without_titles(schema: Any) -> Any:  # noqa: ANN401  any part of a schema
+    """Drop the titles that pydantic makes of the keys' names: an editor would show each name twice."""
+    if isinstance(schema, dict):
+        return {
+            key: _without_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    return [_without_titles(item) for item in schema] if isinstance(schema, list) else schema

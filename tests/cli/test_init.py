@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_tf.pipeline.declaration import load_declaration
+
+FILES = {
+    ".airflowignore",
+    "churn.py",
+    "churn.schema.json",
+    "churn.tf.yaml",
+    "churn/data/part-0.csv",
+    "churn/data/part-1.csv",
+    "churn/train.py",
+}
+
+
+def written(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_writes_a_valid_declaration_with_program_data_and_loader(airflow_tf, tmp_path):
+    code, printed = airflow_tf("init", "churn", "--folder", tmp_path)
+    assert code == 0
+    assert written(tmp_path) == FILES
+    assert f"airflow tf validate {tmp_path}/churn.tf.yaml" in printed
+    declaration = load_declaration(tmp_path / "churn.tf.yaml").declaration
+    assert declaration.dag_id == "churn"
+    assert declaration.train.entrypoint == str(tmp_path / "churn" / "train.py")
+    assert "@" not in (tmp_path / "churn.tf.yaml").read_text()
+    compile((tmp_path / "churn" / "train.py").read_text(), "train.py", "exec")
+
+
+def test_the_schema_beside_it_is_the_one_that_the_command_prints(airflow_tf, tmp_path):
+    airflow_tf("init", "churn", "--folder", tmp_path)
+    code, printed = airflow_tf("schema")
+    assert code == 0
+    assert json.loads((tmp_path / "churn.schema.json").read_text()) == json.loads(printed)
+
+
+def test_another_dag_beside_it_keeps_the_files_that_airflow_must_not_search(airflow_tf, tmp_path):
+    (tmp_path / ".airflowignore").write_text("mine/")
+    airflow_tf("init", "churn", "--folder", tmp_path)
+    airflow_tf("init", "fraud", "--folder", tmp_path)
+    assert (tmp_path / ".airflowignore").read_text() == "mine/\nchurn/\nfraud/\n"
+
+
+def test_what_is_there_is_never_overwritten(airflow_tf, tmp_path):
+    (tmp_path / "churn.py").write_text("mine")
+    code, printed = airflow_tf("init", "churn", "--folder", tmp_path)
+    assert code == 1
+    assert f"nothing was written: {tmp_path}/churn.py exists" in printed
+    assert written(tmp_path) == {"churn.py"}
+    assert (tmp_path / "churn.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "1x", "", "a/b", "x.y"])
+def test_a_name_that_no_folder_can_have_is_refused(airflow_tf, tmp_path, name):
+    code, printed = airflow_tf("init", name, "--folder", tmp_path)
+    assert code == 1
+    assert "cannot name a DAG and its folder" in printed
+    assert written(tmp_path) == set()
+
+
+def test_a_folder_that_does_not_exist_is_said(airflow_tf, tmp_path):
+    code, printed = airflow_tf("init", "churn", "--folder", tmp_path / "none")
+    assert code == 1
+    assert f"there is no folder {tmp_path}/none" in printed

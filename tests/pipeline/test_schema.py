@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from airflow_tf.core.session_config.parsing import config_descriptor
+from airflow_tf.pipeline.models import Declaration
+from airflow_tf.pipeline.schema import declaration_schema
+from tests.airflow.home import ROOT
+from tests.pipeline.declarations import VALID, changed, with_lines
+
+SCHEMA = declaration_schema()
+CHECK = Draft202012Validator(SCHEMA)
+
+
+def errors(text):
+    return [f"{error.json_path}: {error.message}" for error in CHECK.iter_errors(yaml.safe_load(text))]
+
+
+def test_it_is_a_schema_and_knows_every_key():
+    Draft202012Validator.check_schema(SCHEMA)
+    assert set(SCHEMA["properties"]) == set(Declaration.model_fields)
+    config = SCHEMA["$defs"]["TrainSpec"]["properties"]["session_config"]["properties"]
+    assert set(config) == {field.name for field in config_descriptor().fields}
+
+
+@pytest.mark.parametrize("text", [VALID, *(file.read_text() for file in sorted((ROOT / "dags").glob("*.tf.yaml")))])
+def test_valid_declarations_are_valid(text):
+    assert errors(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (changed("session_config:", "sesion_config:"), "$.train"),
+        (with_lines("session_config: {}\n"), "$"),
+        (changed("shard: files", "shard: rows"), "$.inputs.train"),
+        (changed("count: 2", "count: two"), "$.devices.count"),
+        (changed("count: 2", "count: 0"), "$.devices.count"),
+        (changed("dag_id: churn\n", ""), "$"),
+        (changed("kind: cpu", "kind: gpuu"), "$.devices.kind"),
+        (changed("2h", "[2h]"), "$.devices.timeout"),
+        (changed("rate: 1e-3", "rate: [1]"), "$.train.arguments.rate"),
+        (changed("allow_growth", "alow_growth"), "$.train.session_config.gpu_options"),
+        (changed("allow_soft_placement: true", "allow_soft_placement: 3"), "$.train.session_config.allow_soft_placement"),
+        (with_lines("tags: [a, 1]\n"), "$.tags[1]"),
+    ],
+)  # fmt: skip
+def test_mistakes_that_an_editor_can_see_are_found_where_they_are(text, where):
+    assert [error.partition(": ")[0] for error in errors(text)] == [where]
+
+
+@pytest.mark.parametrize("value", ["{{ params.soft }}", "{% if x %}true{% endif %}"])
+def test_a_template_may_stand_for_any_value_of_the_session_config(value):
+    assert errors(changed("allow_soft_placement: true", f'allow_soft_placement: "{value}"')) == []
