@@ -13,6 +13,7 @@ from airflow_tf.core.checkpoint.bundle import BundleReader
 from airflow_tf.core.checkpoint.compare import differences_in_values
 from airflow_tf.core.checkpoint.completeness import verify
 from airflow_tf.core.checkpoint.folder import Found, Removal, checkpoints, plan_removal, remove
+from airflow_tf.core.checkpoint.hdf5 import average_keras, is_keras, verify_keras
 from airflow_tf.core.checkpoint.methods import ema_weights
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.retention import Keep
@@ -41,6 +42,9 @@ def checkpoints_verify(args: Namespace) -> None:
 def checkpoints_average(args: Namespace) -> None:
     """Average checkpoints into a new one."""
     prefixes = [_prefix(path) for path in args.paths]
+    if any(map(is_keras, [*prefixes, args.to])):
+        _average_keras(prefixes, args)
+        return
     if args.decay is not None and args.weights:
         raise CheckpointError("--decay and --weights exclude each other", todo="Give one of them.")
     weights = args.weights or (ema_weights(len(prefixes), args.decay) if args.decay is not None else ())
@@ -58,6 +62,15 @@ def checkpoints_average(args: Namespace) -> None:
     used = [{"input": prefix, "weight": weight, "step": step, "reason": ""} for prefix, weight, step in shares]
     left_out = [{"input": name, "weight": 0.0, "step": None, "reason": why} for name, why in report.left_out.items()]
     print_rows([*used, *left_out], args.output)
+
+
+def _average_keras(prefixes: Sequence[str], args: Namespace) -> None:
+    if len({Path(path).suffix for path in (*prefixes, args.to)}) > 1:
+        raise CheckpointError("files of different kinds cannot be averaged", todo="Give all the same ending.")
+    if args.weights or args.decay is not None or args.leave_out or args.drop_optimizer:
+        raise CheckpointError("Keras files are averaged all alike and whole", todo="Leave the other options away.")
+    rules = average_keras(prefixes, args.to)
+    print_rows([{"tensor": name, "rule": rule} for name, rule in rules.items()], args.output)
 
 
 @command
@@ -109,6 +122,7 @@ def _prefixes(path: str) -> Sequence[str]:
     if not Path(path).is_dir():
         return [path.removesuffix(".index")]
     found = [each.prefix for each in checkpoints(_folder(path))]
+    found += sorted(str(file) for file in Path(path).iterdir() if is_keras(file.name))
     if not found:
         raise CheckpointError(f"there is no checkpoint in {path}")
     return found
@@ -116,7 +130,7 @@ def _prefixes(path: str) -> Sequence[str]:
 
 def _verified(prefix: str) -> Row:
     try:
-        verify(prefix)
+        verify_keras(prefix) if is_keras(prefix) else verify(prefix)
     except CheckpointError as error:
         return {"checkpoint": prefix, "result": "failed", "reason": str(error)}
     return {"checkpoint": prefix, "result": "whole", "reason": ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -30,6 +31,9 @@ def test_tensorflow_restores_the_average_and_it_is_the_mean(tensorflow_checkpoin
         if name == "keras":
             dropped = str(root / "average" / "inference" / "ckpt")
             assert average([found.prefix for found in latest], dropped, optimizer="drop").dropped > 0
+    shutil.copytree(root / "replica-1" / "saved", root / "average" / "saved")
+    saved = [str(root / f"replica-{seed}" / "saved" / "variables" / "variables") for seed in (1, 2)]
+    average(saved, str(root / "average" / "saved" / "variables" / "variables"))
     assert run_tensorflow("restore.py", root).endswith("restored\n")
 
 

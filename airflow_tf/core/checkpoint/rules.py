@@ -57,11 +57,18 @@ def differences(first: BundleReader, other: BundleReader) -> list[str]:
 
 
 def require_same_structure(readers: list[BundleReader]) -> None:
-    """Refuse checkpoints of different models, with a list of what differs.
+    """Refuse checkpoints of different models.
+
+    :raises CheckpointError: with a list of what differs.
+    """
+    refuse_differences([line for other in readers[1:] for line in differences(readers[0], other)])
+
+
+def refuse_differences(found: list[str]) -> None:
+    """Raise what :func:`differences` found, if it did.
 
     :raises CheckpointError: naming up to :data:`MAX_DIFFERENCES` of them.
     """
-    found = [line for other in readers[1:] for line in differences(readers[0], other)]
     if found:
         shown = "".join(f"\n- {line}" for line in found[:MAX_DIFFERENCES])
         rest = len(found) - MAX_DIFFERENCES

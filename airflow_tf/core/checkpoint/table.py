@@ -8,12 +8,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+from airflow_tf.core.checkpoint.snappy import decompress
 from airflow_tf.core.checkpoint.wire import MalformedError, extend_crc, get_varint, mask, put_varint
 
 MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5  # type byte and checksum
 _BLOCK_SIZE = 4096
+_SNAPPY = 1
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
@@ -30,10 +32,13 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
         handle[field], position = get_varint(data, position, len(data) - 8)
     _block(data, handle[0], handle[1], footer)
     table: dict[bytes, bytes] = {}
-    last = b""
+    last, free = b"", 0
     for _, value in _entries(_block(data, handle[2], handle[3], footer)):
         offset, after = get_varint(value, 0, len(value))
         size, _ = get_varint(value, after, len(value))
+        if offset < free:  # else a small file could ask for the same long block again and again
+            raise MalformedError("its blocks are not in order")
+        free = offset + size
         for key, item in _entries(_block(data, offset, size, footer)):
             if table and key <= last:
                 raise MalformedError("its keys are not in order")
@@ -50,8 +55,10 @@ def _block(data: bytes, offset: int, size: int, end: int) -> bytes:
     (stored,) = struct.unpack_from("<I", data, offset + size + 1)
     if mask(extend_crc(extend_crc(0, block), bytes([kind]))) != stored:
         raise MalformedError("the checksum of a block does not match")
+    if kind == _SNAPPY:
+        return decompress(block)
     if kind != 0:
-        raise MalformedError(f"a block has compression {kind}, which TensorFlow does not use here")
+        raise MalformedError(f"a block has the unknown compression {kind}")
     return block
 
 

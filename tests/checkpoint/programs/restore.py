@@ -60,4 +60,7 @@ checkpoint = write["big_checkpoint"](1)
 checkpoint.restore(compare("big", 2)).assert_consumed()
 
 compare("v1", 1)
+
+loaded = tf.saved_model.load(ROOT / "average" / "saved")
+assert loaded.signatures["serving_default"](tf.constant([2.0]))["y"].numpy().tolist() == [3.0]
 print("restored")  # noqa: T201 - what the test waits for

@@ -61,6 +61,19 @@ def v1_checkpoint(seed, prefix):
         v1.train.Saver().save(session, prefix, global_step=seed, write_meta_graph=False)
 
 
+class Scale(tf.Module):
+    """A SavedModel with a signature."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = tf.Variable(factor)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+    def __call__(self, x):
+        """Multiply."""
+        return {"y": self.factor * x}
+
+
 for seed in (1, 2):
     folder = ROOT / f"replica-{seed}"
     keras_checkpoint(seed).save(folder / "keras" / "ckpt")
@@ -69,5 +82,7 @@ for seed in (1, 2):
         experimental_sharding_callback=tf.train.experimental.MaxShardSizePolicy(max_shard_size=8 << 20)
     )
     big_checkpoint(seed).save(folder / "big" / "ckpt", options=sharded)
+    scale = Scale(float(seed))
+    tf.saved_model.save(scale, folder / "saved", signatures=scale.__call__.get_concrete_function())
     (folder / "v1").mkdir()
     v1_checkpoint(seed, str(folder / "v1" / "model.ckpt"))
