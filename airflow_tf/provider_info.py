@@ -38,8 +38,14 @@ def get_provider_info() -> dict[str, Any]:
                 "source-integration-name": "HDFS",
                 "target-integration-name": _INTEGRATION,
                 "python-module": "airflow_tf.transfers.hdfs_to_local",
-            }
+            },
+            {
+                "source-integration-name": _INTEGRATION,
+                "target-integration-name": "HDFS",
+                "python-module": "airflow_tf.transfers.local_to_hdfs",
+            },
         ],
+        "filesystems": ["airflow_tf.hooks.filesystems"],
         "connection-types": [_HDFS_CONNECTION],
         "config": {"airflow_tf": {"description": "Training with TensorFlow on this host.", "options": _OPTIONS}},
         "cli": ["airflow_tf.cli.get_cli_commands"],

@@ -42,6 +42,10 @@ class SessionConfigError(DeclarationError):
     """A session config has an unknown, ill-typed, contradictory or inapplicable field."""
 
 
+class InputError(AirflowTfError):
+    """Input data are not what they should be; the message names file, line and column."""
+
+
 class StorageError(AirflowTfError):
     """A file system call failed."""
 

@@ -14,7 +14,7 @@ from airflow.sdk import DAG, TaskGroup, TriggerRule
 from airflow_tf.core.cluster import CHIEF, GANG_STRATEGIES
 from airflow_tf.core.verdict import ALL
 from airflow_tf.hooks.devices import DEVICE_FIELDS
-from airflow_tf.operators.checkpoint import AVERAGE, CheckpointAggregateOperator, CheckpointPublishOperator
+from airflow_tf.operators.checkpoint import AVERAGE, SOUP, CheckpointAggregateOperator, CheckpointPublishOperator
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.dag_fields import to_param
@@ -84,6 +84,8 @@ def _stage(declaration: Declaration) -> TaskGroup:
                 source=spec.uri,
                 input_name=name,
                 hdfs_conn_id=spec.hdfs_conn_id or declaration.hdfs_conn_id,
+                check=spec.check.model_dump(exclude_unset=True) if spec.check else None,
+                replicas=declaration.devices.count if spec.shard else 1,
             )
     return group
 
@@ -154,8 +156,25 @@ def _aggregate(declaration: Declaration) -> CheckpointAggregateOperator:
         task_id="aggregate_checkpoints",
         from_task="train",
         method=method or (CHIEF if train.strategy in GANG_STRATEGIES else AVERAGE),
+        **_given(
+            declaration.checkpoints, "metric", "mode", "weights", "top", "decay", "last", "not_finite", "optimizer"
+        ),
+        **(_soup(declaration) if method == SOUP else {}),
         **rule,
     )
+
+
+def _soup(declaration: Declaration) -> dict[str, Any]:
+    """Return how a greedy soup asks the evaluation program itself, and by which of its metrics it decides."""
+    evaluate, train = declaration.evaluate, declaration.train
+    assert evaluate is not None
+    names = evaluate.inputs if evaluate.inputs is not None else list(declaration.inputs)
+    program = _given(evaluate, "entrypoint", "arguments") | _given(train, "environment", "python")
+    return {
+        "metric": evaluate.metric,
+        "mode": evaluate.mode,
+        "evaluate": program | {"inputs": _inputs(declaration, names)},
+    }
 
 
 def _start_timeout(declaration: Declaration) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from airflow_tf.core.cluster import plan_roles, trainers
 from airflow_tf.core.errors import DeclarationError
@@ -33,6 +33,7 @@ from airflow_tf.pipeline.fields import (
     Size,
     Span,
     StaticUri,
+    Templated,
     Text,
     check_templates,
     refuse,
@@ -43,7 +44,18 @@ from airflow_tf.pipeline.fields import (
 class Spec(BaseModel):
     """Base of all parts: unknown keys and loose types are errors, nothing changes afterwards."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ser_json_timedelta="float")
+
+
+class CheckSpec(Spec):
+    """What the content of an input must be; checked when it is staged, before devices are reserved."""
+
+    format: Annotated[Literal["auto", "csv", "records", "any"], ReadAtParse] = "auto"
+    columns: list[Annotated[Literal["int32", "int64", "float32", "float64", "string"], ReadAtParse]] | None = None
+    header: Annotated[bool, ReadAtParse] = False
+    delimiter: Annotated[Text, Field(max_length=1)] = ","
+    encoding: Text = "utf-8"
+    full: Annotated[bool, ReadAtParse] = False
 
 
 class InputSpec(Spec):
@@ -52,6 +64,7 @@ class InputSpec(Spec):
     uri: RunUri
     hdfs_conn_id: Text | None = None
     shard: Annotated[Literal["files"] | None, ReadAtParse] = None
+    check: CheckSpec | None = None
 
 
 class DevicesSpec(Spec):
@@ -116,14 +129,38 @@ class EvaluateSpec(Spec):
     inputs: list[Text] | None = None
 
 
+class KeepSpec(Spec):
+    """Which published versions are kept; what no rule keeps is removed. Without this all are."""
+
+    last: Natural = 0
+    best: Natural = 0
+    every: Natural = 0
+    younger_than: Duration = timedelta(0)
+
+
 class CheckpointsSpec(Spec):
     """How the replicas' checkpoints become one, and the static base under which versions of it are published.
 
     By default a gang's checkpoint is its chief's, and that of independent replicas their average.
     """
 
-    aggregate: Annotated[Literal["average", "best", "chief", "none"] | None, ReadAtParse] = None
+    aggregate: (
+        Annotated[Literal["average", "best", "latest", "top_k", "greedy_soup", "ema", "chief", "none"], ReadAtParse]
+        | None
+    ) = None
+    metric: Text | None = None
+    mode: Annotated[Literal["min", "max"], ReadAtParse] = "min"
+    weights: Text | None = None
+    top: Count | None = None
+    decay: Annotated[float, ReadAtParse, Field(gt=0, lt=1)] = 0.9
+    last: Count | None = None
+    not_finite: Annotated[Literal["refuse", "leave_out"], ReadAtParse] = "refuse"
+    optimizer: Annotated[Literal["average", "drop"], ReadAtParse] = "average"
+    initial_checkpoint: Templated | None = None
+    fresh: Annotated[bool, ReadAtParse] = False
+    allow_from_scratch: Annotated[bool, ReadAtParse] = False
     publish: StaticUri | None = None
+    keep: KeepSpec | None = None
     hdfs_conn_id: Text | None = None
 
 
@@ -186,9 +223,9 @@ class Declaration(Spec):
         except DeclarationError as error:
             raise reraise(error) from error
         method = self.checkpoints.aggregate
-        if roles and method in {"average", "best"}:
+        if roles and method not in {None, "chief", "ema", "none"}:
             why = f"the replicas of a {train.strategy} gang train one model, and its chief saves it"
-            todo = "Write chief, or leave it out."
+            todo = "Write chief or ema, or leave it out."
             raise refuse(f"checkpoints.aggregate cannot be {method}", why, todo)
         if not roles and method == "chief":
             why = f"{train.strategy} replicas have no chief"
@@ -202,7 +239,55 @@ class Declaration(Spec):
             key = "evaluate" if self.evaluate else "checkpoints.publish"
             todo = f"Choose average or best, or remove {key!r}."
             raise refuse(f"{key} needs a checkpoint, and checkpoints.aggregate is none", todo=todo)
-        if method == "best" and publish and not self.evaluate and self.devices.count > 1:
+        undecided = method == "best" and self.checkpoints.metric is None and publish and not self.evaluate
+        if undecided and self.devices.count > 1:
             why = "the best replica is the one with the best metric of an evaluation"
-            raise refuse("checkpoints.aggregate is best, but there is no 'evaluate'", why, "Add an evaluate section.")
+            todo = "Add an evaluate section, or checkpoints.metric."
+            raise refuse("checkpoints.aggregate is best, but there is no 'evaluate'", why, todo)
         return self
+
+    @model_validator(mode="after")
+    def _check_method(self) -> Declaration:
+        checkpoints = self.checkpoints
+        method = checkpoints.aggregate or "average"
+        for key, methods in _OF_METHODS.items():
+            if key in checkpoints.model_fields_set and method not in methods:
+                todo = f"Remove it, or choose {' or '.join(methods)}."
+                raise refuse(f"checkpoints.{key} is not used by {method}", todo=todo)
+        if method == "greedy_soup" and not self.evaluate:
+            raise refuse("checkpoints.aggregate is greedy_soup, but there is no 'evaluate'", todo="Add it.")
+        if method == "top_k" and (checkpoints.metric is None or checkpoints.top is None):
+            raise refuse("checkpoints.aggregate is top_k without metric and top", todo="Add both.")
+        if checkpoints.top is not None and checkpoints.top > self.devices.count:
+            why = f"there are {self.devices.count} replicas"
+            raise refuse(f"checkpoints.top is {checkpoints.top}", why, "Give a number not above devices.count.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Declaration:
+        checkpoints = self.checkpoints
+        if checkpoints.initial_checkpoint == "latest" and not checkpoints.publish:
+            why = "the latest version is looked for below checkpoints.publish"
+            raise refuse("checkpoints.initial_checkpoint is latest, but nothing is published", why, "Give a URI.")
+        if checkpoints.keep is not None:
+            keep = checkpoints.keep
+            if not checkpoints.publish:
+                raise refuse("checkpoints.keep needs checkpoints.publish", todo="Add it, or remove keep.")
+            if not (keep.last or keep.best or keep.every or keep.younger_than):
+                raise refuse("checkpoints.keep keeps nothing", todo="Give last, best, every or younger_than.")
+            if keep.best and not self.evaluate:
+                raise refuse("checkpoints.keep.best needs an evaluation", todo="Add an evaluate section.")
+        return self
+
+
+_OF_METHODS = {
+    "metric": ("best", "top_k"),
+    "mode": ("best", "top_k"),
+    "weights": ("average", "top_k"),
+    "top": ("top_k",),
+    "decay": ("ema",),
+    "last": ("ema",),
+    "not_finite": ("average", "top_k", "ema", "greedy_soup"),
+    "optimizer": ("average", "top_k", "ema", "greedy_soup"),
+}
+"""Key of the ``checkpoints`` section -> the methods that use it."""

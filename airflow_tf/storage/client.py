@@ -88,6 +88,25 @@ def publish(
     return str(_run_mover("publish", destination, options, job, on_progress, stall_seconds))
 
 
+def upload(
+    local: Path,
+    destination: str,
+    *,
+    options: StorageOptions,
+    overwrite: bool,
+    on_progress: Log,
+    stall_seconds: float = 60.0,
+) -> dict[str, Any]:
+    """Write a local file or folder to ``destination``, all or nothing; return destination, files and bytes.
+
+    :raises StorageExistsError: if the destination exists, unless ``overwrite``.
+    :raises StorageUnavailableError: if nothing moved for ``stall_seconds``.
+    """
+    job = {"local": str(local.absolute()), "overwrite": overwrite}
+    answer: dict[str, Any] = _run_mover("upload", destination, options, job, on_progress, stall_seconds)
+    return answer
+
+
 def probe(uri: str, *, options: StorageOptions, stall_seconds: float = 10.0) -> dict[str, Any]:
     """Ask for one path and return ``uri``, ``backend``, ``is_dir`` and ``seconds``; raises as :func:`stage` does."""
     answer: dict[str, Any] = _run_mover("probe", uri, options, {}, lambda _text: None, stall_seconds)
@@ -103,12 +122,7 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:
 
     :raises DeclarationError: if there are fewer files than replicas.
     """
-    if len(staged.files) < count:
-        raise DeclarationError(
-            f"{staged.source} cannot be shared among {count} replicas",
-            f"it has {len(staged.files)} files and a file is never split",
-            "Write it as more files, use fewer replicas, or leave `shard` out so that each replica gets all.",
-        )
+    check_shares(staged, count)
     share = _share(staged, index, count)
     if _holds(folder, staged, share):
         return folder
@@ -120,6 +134,19 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     building.rename(folder)
     return folder
+
+
+def check_shares(staged: StagedInput, count: int) -> None:
+    """Refuse to share fewer files than there are replicas: some would have nothing to train on.
+
+    :raises DeclarationError: if so.
+    """
+    if len(staged.files) < count:
+        raise DeclarationError(
+            f"{staged.source} cannot be shared among {count} replicas",
+            f"it has {len(staged.files)} files and a file is never split",
+            "Write it as more files, use fewer replicas, or leave `shard` out so that each replica gets all.",
+        )
 
 
 def _share(staged: StagedInput, index: int, count: int) -> set[str]:

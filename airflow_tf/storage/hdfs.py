@@ -48,8 +48,10 @@ class HdfsFileSystem:
                 f"{uri} cannot be reached", "hdfs-native is not installed", "Install airflow-tf[hdfs]."
             ) from error
         self._uri = uri
-        self._options_of_write: Any = hdfs_native.WriteOptions
-        url = options.url or (f"hdfs://{uri.authority}" if uri.authority else None)
+        self._written_with: Any = hdfs_native.WriteOptions(
+            block_size=options.block_bytes, replication=options.replication, overwrite=True, create_parent=False
+        )
+        url = options.url or (f"{uri.scheme}://{uri.authority}" if uri.authority else None)
         with self._translated("reach", "/"):
             self._client: Any = hdfs_native.Client(
                 url,
@@ -100,7 +102,7 @@ class HdfsFileSystem:
         length = 0
         try:
             with self._translated("write", path):
-                writer = self._client.create(path, self._options_of_write(overwrite=True, create_parent=False))
+                writer = self._client.create(path, self._written_with)
                 try:
                     for chunk in chunks:
                         writer.write(chunk)

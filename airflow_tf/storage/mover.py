@@ -27,6 +27,7 @@ from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.publishing import Publisher
 from airflow_tf.storage.registry import open_file_system
 from airflow_tf.storage.staging import Stager
+from airflow_tf.storage.uploading import Uploader
 
 _PR_SET_PDEATHSIG = 1
 _RETRY_SHARE = 0.6  # of the parent's deadline: the mover gives up first and can say why
@@ -62,7 +63,7 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
     if options.backend == "hdfs" and options.user:
         os.environ["HADOOP_USER_NAME"] = options.user  # the only way to tell hdfs-native
     actions: dict[str, Callable[[dict[str, Any], Uri, StorageOptions, Reporter], Any]]
-    actions = {"stage": _stage, "publish": _publish, "probe": _probe}
+    actions = {"stage": _stage, "publish": _publish, "upload": _upload, "probe": _probe}
     try:
         return actions[job["action"]](job, uri, options, reporter)
     except OSError as error:
@@ -90,6 +91,17 @@ def _publish(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: R
         manifest=PublishManifest(**job["manifest"]),
     )
     return publisher.run(Path(job["local"]))
+
+
+def _upload(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:
+    uploader = Uploader(
+        uri=uri,
+        files=open_file_system(uri, options),
+        reporter=reporter,
+        patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
+        overwrite=job["overwrite"],
+    )
+    return uploader.run(Path(job["local"]))
 
 
 def _probe(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:

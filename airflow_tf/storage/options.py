@@ -8,7 +8,7 @@ from typing import Any
 from airflow_tf.storage.base import Uri
 
 WEBHDFS_PORT = 9870
-_SCHEMES = {"hdfs": "hdfs", "webhdfs": "webhdfs", "swebhdfs": "webhdfs", "file": "file"}
+_SCHEMES = {"hdfs": "hdfs", "viewfs": "hdfs", "webhdfs": "webhdfs", "swebhdfs": "webhdfs", "file": "file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class StorageOptions:
     :param config_dir: folder with ``core-site.xml`` and ``hdfs-site.xml`` (``hdfs``).
     :param kerberos: SPNEGO for ``webhdfs``.
     :param verify: verify TLS certificates; a path names a CA bundle.
+    :param replication: of files that are written; None: the cluster's own.
+    :param block_bytes: of files that are written; None: the cluster's own.
     """
 
     backend: str
@@ -41,6 +43,8 @@ class StorageOptions:
     key: str | None = None
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     cookies: dict[str, str] = field(default_factory=dict, repr=False)
+    replication: int | None = None
+    block_bytes: int | None = None
 
     @classmethod
     def from_uri(cls, text: str) -> StorageOptions:

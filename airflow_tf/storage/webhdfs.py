@@ -43,6 +43,7 @@ class WebHdfsFileSystem:
         self._namenodes = {urlsplit(url).netloc for url in options.url.split(";")}
         self._hdfs_error: type[Exception] = hdfs.HdfsError
         self._http_errors = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+        self._written_with = {"replication": options.replication, "blocksize": options.block_bytes}
         session = requests.Session()
         session.trust_env = False  # else REQUESTS_CA_BUNDLE overrides verify, and a proxy is asked for the cluster
         session.verify = options.verify
@@ -135,7 +136,7 @@ class WebHdfsFileSystem:
 
         try:
             with self._translated("write", path):
-                self._client.write(path, data=counted(), overwrite=True)
+                self._client.write(path, data=counted(), overwrite=True, **self._written_with)
             if failure is not None:
                 raise failure  # noqa: TRY301 -- the handler below deletes the file for this failure too
             check_length(length, self.stat(path).size, self._uri.at(path))

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 
 from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.manifest import StagedInput
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
+from airflow_tf.storage.client import check_shares
+from airflow_tf.storage.input_check import InputCheck, check_input
 from airflow_tf.storage.staging import manifest_path
+from airflow_tf.transfers.lineage import staging_lineage
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
 
 class HdfsToLocalOperator(BaseOperator):
     """Copy an input from HDFS to this host, verified and cached, before any device is reserved.
 
     Returns (XCom) ``source``, ``folder``, ``manifest``, ``files``, ``bytes``, ``copied_bytes``, ``cached_bytes`` and
-    ``seconds``; the list of files is in the manifest.
+    ``seconds``, with a check also what it counted; the list of files is in the manifest.
 
-    :param source: URI of a file, a folder or a glob: ``hdfs://``, ``webhdfs://`` or ``file://``.
+    :param source: URI of a file, a folder or a glob: ``hdfs://``, ``viewfs://``, ``webhdfs://``, ``swebhdfs://`` or
+        ``file://``.
     :param input_name: name of the input, under which training tasks find it.
     :param hdfs_conn_id: connection of type ``hdfs_native`` or ``webhdfs``; None: the URI alone.
+    :param check: what the content must be, as keys of :class:`~airflow_tf.storage.input_check.InputCheck`; None: it is
+        not looked at.
+    :param replicas: among how many replicas the files are to be shared; fewer files than that are refused here.
     """
 
-    template_fields: Sequence[str] = ("source", "hdfs_conn_id")
+    template_fields: Sequence[str] = ("source", "hdfs_conn_id", "check")
 
     def __init__(
         self,
@@ -33,15 +44,21 @@ class HdfsToLocalOperator(BaseOperator):
         source: str,
         input_name: str = "data",
         hdfs_conn_id: str | None = None,
+        check: dict[str, Any] | None = None,
+        replicas: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.source = source
         self.input_name = input_name
         self.hdfs_conn_id = hdfs_conn_id
+        self.check = check
+        self.replicas = replicas
+        self._staged: StagedInput | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Stage into the folder of this run."""
+        """Stage into the folder of this run, then check."""
+        check = None if self.check is None else InputCheck.of(self.check)
         settings = load_settings()
         run = context["ti"]
         staged = ensure_staged(
@@ -55,4 +72,15 @@ class HdfsToLocalOperator(BaseOperator):
         )
         if staged.skipped:
             self.log.info("%s side files were left out, such as %s", len(staged.skipped), staged.skipped[0])
-        return staged.summary() | {"manifest": str(manifest_path(Path(staged.folder)))}
+        check_shares(staged, self.replicas)
+        self._staged = staged
+        summary = staged.summary() | {"manifest": str(manifest_path(Path(staged.folder)))}
+        if check:
+            found = check_input(Path(staged.folder), [file.name for file in staged.files], check).summary()
+            self.log.info("the input is as declared: %s", ", ".join(f"{key} {value}" for key, value in found.items()))
+            summary |= found
+        return summary
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage | None:  # noqa: ANN401 -- Airflow's own
+        """Name the source as an input and the staged folder as an output."""
+        return None if self._staged is None else staging_lineage(self._staged)

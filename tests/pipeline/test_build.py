@@ -174,3 +174,12 @@ def test_a_gang_is_trained_by_its_roles_and_its_chiefs_checkpoint_is_published(t
     assert aggregate.method == "chief"
     assert aggregate.trigger_rule == "none_failed_min_one_success"  # a worker that is not required ends skipped
     assert serialized(dag) == serialized(load_dag(write(tmp_path, GANG)))
+
+
+def test_a_check_and_the_number_of_shares_are_handed_to_the_staging_task(tmp_path):
+    dag = load_dag(
+        write(tmp_path, changed("shard: files", "shard: files, check: {format: csv, columns: [int32, string]}"))
+    )
+    train, holdout = dag.get_task("stage.train"), dag.get_task("stage.holdout")
+    assert (train.check, train.replicas) == ({"format": "csv", "columns": ["int32", "string"]}, 2)
+    assert (holdout.check, holdout.replicas) == (None, 1)

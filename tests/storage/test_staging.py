@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import google_crc32c
@@ -24,6 +25,7 @@ from airflow_tf.storage.local import LocalFileSystem
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.staging import Stager, manifest_path
+from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 from tests.storage.storage_helpers import Staging
 
 
@@ -217,3 +219,13 @@ def test_progress_is_a_line_for_people() -> None:
     counts = {"files": 3, "total_files": 10, "bytes": 50 * 2**20, "total_bytes": 200 * 2**20}
     line = client.describe_progress(counts, 10.0)
     assert line == "3 of 10 files, 50.0 MiB of 200.0 MiB, 5.2 MB/s, about 30 s left"
+
+
+def test_fewer_files_than_replicas_are_refused_when_they_are_staged(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__HOME", str(tmp_path / "home"))
+    fill(source, {"1": 10})
+    operator = HdfsToLocalOperator(task_id="stage", source=source.as_uri(), replicas=2)
+    with pytest.raises(DeclarationError, match="cannot be shared among 2 replicas: it has 1 files"):
+        operator.execute({"ti": SimpleNamespace(dag_id="d", run_id="r")})  # type: ignore[arg-type]
