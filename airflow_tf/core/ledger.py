@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from airflow_tf.core.devices import DeviceRequest, Host, Member, Reading
 from airflow_tf.core.identity import GangKey, View
-from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,11 @@ class Outcome:
     exit_code: int | None = None
     checkpoint: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_cleared(self) -> bool:
+        """Tell whether the replica was stopped because a user cleared its task: the next try begins anew."""
+        return self.cause is ExitCause.MARKED and self.message.startswith(CLEARED_REASON)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON."""

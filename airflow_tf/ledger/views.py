@@ -19,11 +19,15 @@ from airflow_tf.ledger.schema import AttemptEntry, GangEntry, GenerationEntry, M
 def enter(
     session: Session, clock: Clock, key: GangKey, replica: int, view: View, *, together: bool, spec: str
 ) -> ReplicaRecord:
-    """Register the view; open a generation if it is the first one, or if a user cleared the task."""
+    """Register the view; open a generation if it is the first one, or if a user cleared the task.
+
+    Airflow raises the number of tries, which ``first_try`` is made of, on only one of the ways on which a running task
+    that was cleared may end. The outcome of the replica tells it on the others.
+    """
     gang = _checked_gang(session, key, replica)
     current = _current(session, key.key, replica)
     newest = _newest_generation(session, key.key) if together else current
-    if current is not None and view.first_try > current.first_try and (current.is_entered or not together):
+    if current is not None and _is_cleared(session, current, view, together=together):
         gang.cancelled_by = gang.cancelled_at = None  # cleared: the new generation is not what was cancelled
         number, opened = (newest or current).generation + 1, range(gang.count or 0) if together else [replica]
         current = _open(session, clock, gang, opened, number)[replica]
@@ -36,6 +40,15 @@ def enter(
     _register(session, clock, current, view)
     session.flush()
     return record(session, clock, current)
+
+
+def _is_cleared(session: Session, current: GenerationEntry, view: View, *, together: bool) -> bool:
+    """Tell whether a user cleared the task since the generation began, and no sibling has opened the next one."""
+    if view.first_try > current.first_try and (current.is_entered or not together):
+        return True
+    attempts = attempts_of(session, current.gang_key, current.replica, current.generation)
+    outcome = outcome_of(attempts[-1]) if attempts else None
+    return outcome is not None and outcome.is_cleared
 
 
 def _checked_gang(session: Session, key: GangKey, replica: int) -> GangEntry:

@@ -133,6 +133,8 @@ class DeferringOperator(LaunchingOperator):
             self._show_rest(ledger, key, folder, record, run)
             if event == TIMED_OUT:
                 raise self._timed_out()
+            if record.outcome is not None and record.outcome.is_cleared:  # of an earlier try, which was still ending
+                return self._run(context)
             if record.outcome is not None:
                 return self._result(context, folder, record.outcome, devices or [])
             if has_supervisor(folder):

@@ -251,7 +251,10 @@ class ReplicaOperator(DeferringOperator):
             else:
                 if outcome is None:
                     self._leave(run, key, folder, record)
-                return outcome
+                if not outcome.is_cleared or self._view.mark:
+                    return outcome
+                # The earlier try was cleared, and its replica was still ending when this one came.
+                record = self._enter(ledger, key, run, program)
             finally:
                 self._view = None
 

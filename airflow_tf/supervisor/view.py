@@ -60,6 +60,8 @@ class ReplicaView:
     :param holds_slot: leave when the replica has ended but its gang goes on: nobody waits for siblings in a slot.
     :param killed: set from a signal handler: it is to be asked what became of the task, and to stop or to detach.
     :param detached: set from a signal handler when the replica must go on without this task.
+
+    ``mark`` is what its user did with the task, once that is known.
     """
 
     client: GangClient
@@ -72,6 +74,7 @@ class ReplicaView:
     holds_slot: bool = False
     killed: bool = False
     detached: bool = False
+    mark: str = ""
     _channel: Channel | None = None
     _tail: OutputTail = field(init=False)
     _has_begun: bool = False
@@ -142,10 +145,10 @@ class ReplicaView:
                 raise ReplicaTimeoutError(f"replica {self.attach.replica} was stopped", "its time is over")
             if self.killed:
                 self.killed = False
-                mark = self.observer.mark()
-                if not mark:
+                self.mark = self.observer.mark()
+                if not self.mark:
                     raise ViewDetachedError("detached: no user has ended this task", todo=_NEXT_TRY)
-                self.stop(f"{MARKED_REASON}{mark}", ExitCause.MARKED)
+                self.stop(f"{MARKED_REASON}{self.mark}", ExitCause.MARKED)
             if self.detached:
                 raise ViewDetachedError("detached: Airflow's API does not answer", todo=_NEXT_TRY)
             if not channel.is_open:

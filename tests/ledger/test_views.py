@@ -67,6 +67,38 @@ def test_a_gang_s_new_generation_is_that_of_every_replica_at_once(ledger, key, m
     assert ledger.start_attempt(key, 0, 2, members[0], "t4") == 1  # before its own view has come
 
 
+CLEARED = Outcome(AttemptState.STOPPED, ExitCause.MARKED, "its task was cleared")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "generation"),
+    [
+        (CLEARED, 2),
+        (FAILED, 1),
+        (Outcome(AttemptState.STOPPED, ExitCause.MARKED, "its task was marked failed"), 1),
+        (Outcome(AttemptState.STOPPED, ExitCause.STOPPED, "its task was cleared"), 1),
+    ],
+)
+def test_the_try_after_a_clear_begins_anew_although_airflow_has_not_raised_the_tries(
+    ledger, key, members, outcome, generation
+):
+    ledger.enter(key, 0, View("a", 1, 1))
+    ledger.start_attempt(key, 0, 1, members[0], "t1")
+    ledger.end_attempt(key, 0, 1, 1, outcome)
+    assert ledger.enter(key, 0, View("b", 2, 1)).generation == generation
+    assert ledger.enter(key, 0, View("c", 3, 1)).generation == generation  # a retry of that one
+
+
+def test_a_gang_of_which_two_were_cleared_begins_anew_once(ledger, key, members):
+    for replica in range(3):
+        ledger.enter(key, replica, View(f"a{replica}", 1, 1), together=True)
+        ledger.start_attempt(key, replica, 1, members[replica], f"t{replica}")
+        ledger.end_attempt(key, replica, 1, 1, CLEARED)
+    assert ledger.enter(key, 1, View("b1", 2, 1), together=True).generation == 2
+    assert ledger.enter(key, 2, View("b2", 2, 2), together=True).generation == 2
+    assert ledger.enter(key, 0, View("a0", 1, 1), together=True).generation == 2
+
+
 def test_replicas_that_only_a_sibling_opened_are_not_told_before_they_start(ledger, key, members):
     ledger.enter(key, 0, View("a", 1, 1), together=True)
     assert set(ledger.replicas(key)) == {0}

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_tf.core.identity import View
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
 from airflow_tf.ledger import Ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.operators import deferral as module
@@ -72,6 +72,14 @@ def test_it_shows_the_rest_of_the_output_and_returns_the_result(running: Running
     assert resume(ENDED) == {"replica": 0, "checkpoint": "/ck-1", "metrics": {}, "devices": ["cpu-0"]}
     assert output == ["two", "open end"]
     assert running.ledger.replicas(running.key)[0].log_position == (1, 16)
+
+
+def test_a_replica_that_was_still_ending_after_a_clear_is_begun_anew(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TensorFlowTrainOperator, "_run", lambda *_: "anew")
+    running.end(Outcome(AttemptState.STOPPED, ExitCause.MARKED, CLEARED_REASON))
+    assert resume(ENDED) == "anew"
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
-from airflow_tf.core.devices import Device, Health, Reading
+from airflow_tf.core.devices import Device, Health, Member, Reading
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.ledger import Outcome, ReplicaRecord
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.session_config import validate
 from airflow_tf.core.settings import Settings
+from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause, MemberState
 from airflow_tf.core.units import parse_bytes
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import launching
@@ -54,6 +58,32 @@ def test_a_kill_is_asked_about_unless_the_api_server_is_away(
 
 def test_a_kill_before_the_replica_was_looked_at_does_nothing() -> None:
     TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py").on_kill()
+
+
+@pytest.mark.parametrize(("mark", "generations"), [("", [1, 2]), ("cleared", [1])])
+def test_the_try_after_a_clear_begins_anew_where_the_cleared_replica_was_still_ending(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, tmp_path: Path, mark: str, generations: list[int]
+) -> None:
+    task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py")
+    run = TaskRun("dag", "run", "train", "ti", 2, 2, 2, 0.0, in_process=True)
+    cleared = Outcome(AttemptState.STOPPED, ExitCause.MARKED, CLEARED_REASON)
+    outcomes, seen = iter([cleared, Outcome(AttemptState.SUCCEEDED)]), []
+    record = ReplicaRecord(1, 1, 1, None)
+
+    def new_view(*arguments: Any) -> SimpleNamespace:
+        seen.append(arguments[-1].generation)
+        return SimpleNamespace(watch=lambda: next(outcomes), mark=mark)
+
+    member = Member(1, 1, 0, (), MemberState.RESERVED)
+    monkeypatch.setattr(task, "_new_view", new_view)
+    monkeypatch.setattr(task, "_client", lambda *_: None)
+    monkeypatch.setattr(task, "_enter", lambda *_: replace(record, generation=2))
+    monkeypatch.setattr(module.DeviceClaim, "members", lambda *_: (member,))
+    program: Any = SimpleNamespace(replicas=(0,))
+    ledger: Any = None
+    outcome = task._look_after(run, ledger, settings, run.gang("i"), program, record)
+    assert seen == generations
+    assert outcome.is_cleared == (mark == "cleared")
 
 
 def test_the_count_is_that_of_the_mapped_instances() -> None:
