@@ -22,6 +22,7 @@ from airflow_tf.core.units import parse_seconds
 
 _MODULE = "airflow_tf.cli.commands"
 _OF_CHECKPOINTS = "airflow_tf.cli.checkpoints.checkpoints"
+_OF_CACHE = "airflow_tf.cli.cache.cache"
 
 
 def _arg(*flags: str, **options: Any) -> Arg:
@@ -90,6 +91,13 @@ ARG_OLDER_THAN = _arg(
     metavar="TIME",
     help="Remove what was last used so long ago, like 30d or 12h (default: the option retention_seconds)",
 )
+ARG_UNUSED_FOR = _arg(
+    "--unused-for",
+    type=_seconds,
+    default=0.0,
+    metavar="TIME",
+    help="Only what was not used for so long, like 30d or 12h (default: all that no run holds)",
+)
 ARG_DRY_RUN = _arg("--dry-run", action="store_true", help="Only show what would be removed")
 ARG_PATHS = _arg("paths", nargs="+", metavar="PATH", help="Checkpoints (their prefixes), or folders with some")
 ARG_FOLDER = _arg("folder", metavar="FOLDER", help="A folder with checkpoints")
@@ -122,6 +130,16 @@ _CHECKPOINTS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     ),
 }
 """As ``_COMMANDS``, of the group ``checkpoints``; ``checkpoints_<name>`` in ``cli.checkpoints`` does it."""
+
+_CACHE: dict[str, tuple[str, tuple[Arg, ...]]] = {
+    "ls": ("List the files in the staging cache of this host", (ARG_OUTPUT,)),
+    "verify": ("Read all of them, compare their checksums, remove damaged ones", (ARG_OUTPUT,)),
+    "prune": (
+        "Remove files that no run holds",
+        (ARG_UNUSED_FOR, ARG_DRY_RUN, ARG_YES, ARG_OUTPUT),
+    ),
+}
+"""As ``_COMMANDS``, of the group ``cache``; ``cache_<name>`` in ``cli.cache`` does it."""
 
 _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     "doctor": (
@@ -175,7 +193,9 @@ def get_cli_commands() -> list[CLICommand]:
     group = GroupCommand(
         name="checkpoints", help="List, check, average and compare checkpoints", subcommands=checkpoints
     )
-    return [GroupCommand(name="tf", help="Train TensorFlow models", subcommands=[*commands, group])]
+    cached = [_command(f"{_OF_CACHE}_{name}", name, *rest) for name, rest in _CACHE.items()]
+    cache = GroupCommand(name="cache", help="List, check and empty the staging cache", subcommands=cached)
+    return [GroupCommand(name="tf", help="Train TensorFlow models", subcommands=[*commands, group, cache])]
 
 
 def _command(function: str, name: str, text: str, args: tuple[Arg, ...]) -> ActionCommand:

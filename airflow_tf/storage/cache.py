@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import google_crc32c
-
 from airflow_tf.core.errors import CancelledError, StorageError, StorageNoSpaceError, StorageUnavailableError
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import CHUNK_BYTES
+from airflow_tf.storage.cache_entries import cache_entries, checksum, removable
 
 _POLL_SECONDS = 0.1
 _MOST_ROUNDS = 100
@@ -97,21 +97,13 @@ class Cache:
             path, crc32c, boot = found, int(found.name.split(".")[1], 16), found.name.split(".")[2]
             with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
                 if boot != self._boot:
-                    if self._checksum(path) != crc32c:
+                    if checksum(path, self._tick) != crc32c:
                         path.unlink()
                         continue
                     path = found.rename(found.with_name(f"{key}.{crc32c:08x}.{self._boot}"))
                 os.utime(path)
                 return Entry(path, crc32c, was_cached=True)
         return None
-
-    def _checksum(self, path: Path) -> int:
-        crc32c = 0
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                crc32c = google_crc32c.extend(crc32c, chunk)
-                self._tick()
-        return crc32c
 
     def make_room(self, need_bytes: int, keep: AbstractSet[str]) -> None:
         """Remove unused entries, least recently used first, until ``need_bytes`` more fit the budget and the disk.
@@ -120,20 +112,16 @@ class Cache:
 
         :raises StorageNoSpaceError: if the disk will not hold ``need_bytes``.
         """
-        found = [(path, path.stat()) for path in self._all()]
-        total = sum(status.st_size for _, status in found)
-        for path, status in sorted(found, key=lambda pair: pair[1].st_mtime_ns):
+        found = list(cache_entries(self._folder))
+        total = sum(entry.size for entry in found)
+        for entry in removable(found, math.inf):
             if total + need_bytes <= self._budget_bytes and free_bytes(self._folder) >= need_bytes:
                 return
-            if status.st_nlink == 1 and path.name.partition(".")[0] not in keep:
-                path.unlink(missing_ok=True)
-                total -= status.st_size
+            if entry.key not in keep:
+                entry.path.unlink(missing_ok=True)
+                total -= entry.size
         if (free := free_bytes(self._folder)) < need_bytes:
             raise self._no_space(need_bytes, free)
-
-    def _all(self) -> Iterator[Path]:
-        for folder in self._entries.iterdir():
-            yield from folder.iterdir()
 
     def _no_space(self, need_bytes: int, free: int) -> StorageNoSpaceError:
         return StorageNoSpaceError(
