@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
@@ -41,7 +42,7 @@ class Database(ABC):
         self.writing = engine.execution_options(begin=begin_writing)
 
     @abstractmethod
-    def clock(self, session: Session) -> Clock:
+    def clock(self, connection: Connection) -> Clock:
         """Return the ledger's clock within a transaction."""
 
     @abstractmethod
@@ -68,6 +69,41 @@ class Database(ABC):
         """Set up a new database outside a transaction, before its first migration."""
 
 
+class Transaction:
+    """One transaction: prepared statements on its connection, and an ORM session on the same one for what is rare.
+
+    A session costs a claim of devices more than the database does. What every claim does is done by
+    :mod:`airflow_tf.ledger.statements`; what a session has loaded must not be changed by them afterwards.
+    """
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self.connection = connection
+        self.clock = clock
+
+    @cached_property
+    def session(self) -> Session:
+        """A session that begins and ends nothing of its own."""
+        return Session(self.connection, expire_on_commit=False, join_transaction_mode="rollback_only")
+
+    def rows(self, statement: Executable, **values: object) -> Sequence[Row[Any]]:
+        """Return what a statement finds."""
+        return self.connection.execute(statement, values).all()
+
+    def change(self, statement: Executable, *values: Mapping[str, object]) -> int:
+        """Run a statement once for each of ``values``; return how many rows it touched."""
+        if not values:
+            return 0
+        given = values[0] if len(values) == 1 else list(values)
+        result: CursorResult[Any] = self.connection.execute(statement, given)
+        return result.rowcount
+
+    def finish(self) -> None:
+        """Write what the session has to write."""
+        if "session" in self.__dict__:
+            self.session.commit()
+            self.session.close()
+
+
 class Transactions:
     """Run functions in one transaction each. Usable by several threads and after a fork.
 
@@ -84,17 +120,24 @@ class Transactions:
 
     def read(self, work: Callable[[Session, Clock], T]) -> T:
         """Run ``work`` on one consistent state."""
-        return self._in_session(self.database.reading, work)
+        return self._run(self.database.reading, lambda transaction: work(transaction.session, transaction.clock))
 
     def write(self, work: Callable[[Session, Clock], T]) -> T:
         """Run ``work`` as a whole or not at all; it may be run again, so it must change nothing but the session."""
-        with self.database.turn(self._deadline_seconds):
-            return self._in_session(self.database.writing, work)
+        return self.change(lambda transaction: work(transaction.session, transaction.clock))
 
-    def _in_session(self, engine: Engine, work: Callable[[Session, Clock], T]) -> T:
+    def change(self, work: Callable[[Transaction], T]) -> T:
+        """Do as :meth:`write`, for work that knows its statements beforehand."""
+        with self.database.turn(self._deadline_seconds):
+            return self._run(self.database.writing, work)
+
+    def _run(self, engine: Engine, work: Callable[[Transaction], T]) -> T:
         def once() -> T:
-            with Session(engine, expire_on_commit=False) as session, session.begin():
-                return work(session, self._clock or self.database.clock(session))
+            with engine.begin() as connection:
+                transaction = Transaction(connection, self._clock or self.database.clock(connection))
+                result = work(transaction)
+                transaction.finish()
+                return result
 
         return self.retrying(once)
 

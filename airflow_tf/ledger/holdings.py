@@ -14,7 +14,9 @@ from airflow_tf.core.devices import Device, Member
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.core.ledger import ConfirmedMember, Holder
 from airflow_tf.core.states import AttemptState, ExitCause, MemberState
+from airflow_tf.ledger import statements
 from airflow_tf.ledger.clock import Clock
+from airflow_tf.ledger.engine import Transaction
 from airflow_tf.ledger.hosts import as_device
 from airflow_tf.ledger.schema import LIVE, RUNNING, AttemptEntry, DeviceEntry, GangEntry, HoldingEntry, MemberEntry
 
@@ -69,8 +71,9 @@ def _is(member: Member) -> ColumnElement[bool]:
     return and_(MemberEntry.reservation_id == member.reservation_id, MemberEntry.replica == member.replica)
 
 
-def expire(session: Session, clock: Clock) -> None:
+def expire(work: Transaction) -> None:
     """End the reserved members whose time is over or whose epoch (boot) is past. Confirmed ones never expire."""
+    session, clock = work.session, work.clock
     is_over = or_(MemberEntry.expires_seconds <= clock.now(), MemberEntry.epoch != clock.epoch)
     for member in live_members(session, and_(MemberEntry.state == MemberState.RESERVED.value, is_over)):
         end_member(session, clock, member, MemberState.EXPIRED, "its reservation expired")
@@ -101,34 +104,44 @@ def end_member(session: Session, clock: Clock, member: MemberEntry, state: Membe
     session.flush()
 
 
-def release(session: Session, clock: Clock, member: Member) -> None:
-    """End a member that its holder gives back, or whose revocation its supervisor has obeyed."""
-    revoked = MemberEntry.state == MemberState.REVOKED.value
-    obeyed = update(MemberEntry).where(_is(member), revoked, MemberEntry.supervisor_pid.is_not(None))
-    session.execute(obeyed.values(state=MemberState.RELEASED.value, changed_at=clock.wall_text()))
-    row = find_live(session, member)
-    if row is not None:
-        end_member(session, clock, row, MemberState.RELEASED, "")
+def release(work: Transaction, members: Sequence[Member]) -> None:
+    """End members that their holder gives back, or whose revocation its supervisor has obeyed."""
+    at = work.clock.wall_text()
+    work.change(statements.RELEASE, *({**_name(member), "at": at} for member in members))
+    work.change(statements.OBEY, *({**_name(member), "at": at} for member in members))
+    work.change(statements.DROP_HOLDINGS, *map(_name, members))
 
 
-def confirm(session: Session, clock: Clock, member: Member, supervisor_pid: int) -> None:
-    """Turn a reserved member into one that never expires."""
+def _name(member: Member) -> dict[str, object]:
+    return {"of_reservation": member.reservation_id, "of_replica": member.replica}
+
+
+def confirm(work: Transaction, members: Sequence[Member], supervisor_pid: int) -> None:
+    """Turn reserved members into ones that never expire."""
+    clock = work.clock
+    values = {
+        "of_epoch": clock.epoch,
+        "now": clock.now(),
+        "host_now": clock.host_now(),  # the supervisor's own host asks
+        "pid": supervisor_pid,
+        "at": clock.wall_text(),
+    }
+    if work.change(statements.CONFIRM, *(_name(member) | values for member in members)) != len(members):
+        for member in members:
+            _check_confirmed(work.session, member, supervisor_pid)
+
+
+def _check_confirmed(session: Session, member: Member, supervisor_pid: int) -> None:
+    """Accept what was confirmed before: the answer to an earlier call was lost."""
     row = find_live(session, member)
     if row is not None and row.state == MemberState.CONFIRMED.value and row.supervisor_pid == supervisor_pid:
-        return  # the answer to an earlier call was lost
-    if row is not None and is_due(row, clock):
-        end_member(session, clock, row, MemberState.EXPIRED, "its reservation expired")
-        row = None
-    if row is None or row.state != MemberState.RESERVED.value:
-        state = row.state if row is not None else _last_state(session, member)
-        raise LedgerError(
-            f"reservation {member.reservation_id} of replica {member.replica} cannot be confirmed",
-            f"it is {state}",
-            "Run the task again: it reserves anew.",
-        )
-    row.state, row.supervisor_pid = MemberState.CONFIRMED.value, supervisor_pid
-    row.confirmed_seconds, row.changed_at = clock.host_now(), clock.wall_text()  # the supervisor's own host asks
-    row.epoch, row.held_seconds, row.renewed_seconds = clock.epoch, clock.now(), clock.now()
+        return
+    state = row.state if row is not None and row.state != MemberState.RESERVED.value else _last_state(session, member)
+    raise LedgerError(
+        f"reservation {member.reservation_id} of replica {member.replica} cannot be confirmed",
+        f"it is {state}",
+        "Run the task again: it reserves anew.",
+    )
 
 
 def _last_state(session: Session, member: Member) -> str:
@@ -217,11 +230,6 @@ def on_host(session: Session, clock: Clock, host_id: str) -> dict[str, list[Held
         if not is_due(member, clock):
             found.setdefault(uuid, []).append(_held(clock, uuid, percent, member, gang))
     return found
-
-
-def held_uuids(session: Session, host_id: str) -> set[str]:
-    """Return the devices of which a live member has a part; those that are due must have expired before."""
-    return set(session.scalars(select(HoldingEntry.uuid).where(HoldingEntry.host_id == host_id)))
 
 
 def _held(clock: Clock, uuid: str, percent: int, member: MemberEntry, gang: GangEntry) -> Held:

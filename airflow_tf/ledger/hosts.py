@@ -5,15 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, Health, Host, Reading
+from airflow_tf.ledger import statements
 from airflow_tf.ledger.clock import Clock
+from airflow_tf.ledger.engine import Transaction
 from airflow_tf.ledger.schema import DeviceEntry, HoldingEntry, HostEntry, LookEntry
 
 LOST = "lost: its host no longer lists it"
+_recorded: Callable[[Reading], tuple[Any, ...]] = attrgetter(
+    *(f"device.{name}" for name in ("uuid", "kind", "name", "index", "visible", "memory_bytes")),
+    "health._value_",  # as its property value, at a tenth of the time
+    "reason",
+)
+"""What is kept of a reading; a host may have thousands of them, and each claim has to know whether any has changed."""
+
 _KINDS_THAT_GET_LOST = frozenset({"gpu"})  # others are declared: what is declared no more is not there
 
 
@@ -28,23 +39,40 @@ class Look:
     @classmethod
     def of(cls, host: Host, readings: Sequence[Reading]) -> Look:
         """Sort the readings as devices are given out, and digest those of each kind."""
-        kinds: dict[str, list[str]] = {}
-        for reading in readings:
-            kinds.setdefault(reading.device.kind, []).append(repr(_recorded(reading)))
+        kinds: dict[str, list[tuple[Any, ...]]] = {}
+        for reading, recorded in zip(readings, map(_recorded, readings), strict=True):
+            kinds.setdefault(reading.device.kind, []).append(recorded)
         digests = {
-            kind: hashlib.blake2b(
-                "\n".join([host.boot_id, *lines]).encode(errors="replace"), digest_size=16
-            ).hexdigest()
-            for kind, lines in kinds.items()
+            kind: hashlib.blake2b(f"{host.boot_id}\n{found}".encode(errors="replace"), digest_size=16).hexdigest()
+            for kind, found in kinds.items()
         }
-        return cls(host, tuple(sorted(readings, key=lambda reading: reading.device.index)), digests)
+        return cls(host, tuple(sorted(readings, key=attrgetter("device.index"))), digests)
 
 
-def record(session: Session, clock: Clock, look: Look, on_new_boot: Callable[[str], None]) -> None:
-    """Record the host and what was read, as far as that is new.
+def record(work: Transaction, look: Look, on_new_boot: Callable[[str], None]) -> bool:
+    """Record the host and what was read, as far as that is new; tell whether anything was.
 
     :param on_new_boot: called with the id of each host of this machine that is of an earlier boot.
     """
+    rows = work.rows(statements.HOSTS_AND_LOOKS, of_machine=look.host.machine)
+    own = [row for row in rows if row.host_id == look.host.host_id]
+    known = {row.kind: row.digest for row in own}
+    is_new = (
+        not own
+        or own[0].name != look.host.name
+        or any(row.boot_id != look.host.boot_id for row in rows)
+        or any(known.get(kind) != digest for kind, digest in look.digests.items())
+    )
+    if is_new:
+        _record(work.session, work.clock, look, on_new_boot)
+    elif any(at != work.clock.wall_text() for row in own for at in (row.seen_at, row.looked_at)):
+        seen = {"of_host": look.host.host_id, "at": work.clock.wall_text()}
+        work.change(statements.SEE_HOST, seen)
+        work.change(statements.SEE_DEVICES, *(seen | {"of_kind": kind} for kind in look.digests))
+    return is_new
+
+
+def _record(session: Session, clock: Clock, look: Look, on_new_boot: Callable[[str], None]) -> None:
     host = look.host
     same_machine = {
         row.host_id: row for row in session.scalars(select(HostEntry).where(HostEntry.machine == host.machine))
@@ -93,20 +121,6 @@ def _record_devices(session: Session, host: Host, kind: str, readings: Iterable[
         row.is_present, row.boot_id = True, host.boot_id
         session.add(row)
     session.flush()
-
-
-def _recorded(reading: Reading) -> tuple[str, str, str, int, str, int | None, str, str]:
-    device = reading.device
-    return (
-        device.uuid,
-        device.kind,
-        device.name,
-        device.index,
-        device.visible,
-        device.memory_bytes,
-        reading.health.value,
-        reading.reason,
-    )
 
 
 def lost_readings(session: Session, look: Look) -> list[Reading]:

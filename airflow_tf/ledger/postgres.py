@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.orm import Session
 
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.ledger.clock import Clock
@@ -77,9 +76,9 @@ class PostgresDatabase(Database):
         event.listen(engine, "connect", self._watch, insert=True)  # before SQLAlchemy's own first look at the server
         event.listen(engine, "checkout", self._watch)
 
-    def clock(self, session: Session) -> Clock:
+    def clock(self, connection: Connection) -> Clock:
         """Return the server's clock, read once per transaction: for a writer, after it has got the lock."""
-        now = float(session.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+        now = float(connection.execute(_NOW).scalar_one())
         return Clock(EPOCH, lambda: now, lambda: datetime.fromtimestamp(now, UTC))
 
     def is_locked(self, error: DBAPIError) -> bool:
@@ -170,6 +169,9 @@ _BEGIN_WRITING = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';"
     f"SELECT pg_advisory_xact_lock({_WRITER_LOCK});"
 )
+
+
+_NOW = text("SELECT extract(epoch FROM clock_timestamp())")
 
 
 def _sqlstate(error: DBAPIError) -> str | None:

@@ -22,18 +22,15 @@ def ensure_gang(session: Session, clock: Clock, key: GangKey) -> GangEntry:
     """Return the gang's row, made if it is new."""
     gang = session.get(GangEntry, key.key)
     if gang is None:
-        gang = GangEntry(
-            key=key.key,
-            installation=key.installation,
-            dag_id=key.dag_id,
-            run_id=key.run_id,
-            task_id=key.task_id,
-            group_index=key.group_index,
-            created_at=clock.wall_text(),
-        )
+        gang = GangEntry(**new_gang(clock, key))
         session.add(gang)
         session.flush()
     return gang
+
+
+def new_gang(clock: Clock, key: GangKey) -> dict[str, Any]:
+    """Return the columns of a gang that is new."""
+    return {**key.to_json(), "key": key.key, "created_at": clock.wall_text()}
 
 
 def open_gang(session: Session, clock: Clock, key: GangKey, count: int, folder: str) -> None:

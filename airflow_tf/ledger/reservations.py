@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, DeviceRequest, Health, Member, Reading
@@ -17,11 +18,12 @@ from airflow_tf.core.ledger import Granted, Refused, Turn, Waiting
 from airflow_tf.core.matching import WHOLE_PERCENT, Offer, check_per_host, choose, count_places
 from airflow_tf.core.queue import Place, Use, Waiter, offers_behind
 from airflow_tf.core.states import MemberState
-from airflow_tf.ledger import holdings, hosts, waiting
+from airflow_tf.ledger import holdings, hosts, statements, waiting
 from airflow_tf.ledger.clock import Clock
+from airflow_tf.ledger.engine import Transaction
 from airflow_tf.ledger.hosts import Look
-from airflow_tf.ledger.replicas import ensure_gang
-from airflow_tf.ledger.schema import HoldingEntry, MemberEntry, ReservationEntry, WaiterEntry
+from airflow_tf.ledger.replicas import new_gang
+from airflow_tf.ledger.schema import MemberEntry, ReservationEntry, WaiterEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,118 +36,120 @@ class Ask:
     turn: Turn
 
 
-def record_host(session: Session, clock: Clock, look: Look) -> None:
-    """Record the host and what it read; release what an earlier boot of the machine held."""
+def record_host(work: Transaction, look: Look) -> bool:
+    """Record the host and what it read, and tell whether that is new; release what an earlier boot of it held."""
 
     def release_all(host_id: str) -> None:
-        for member in holdings.live_members(session, MemberEntry.host_id == host_id):
-            holdings.end_member(session, clock, member, MemberState.RELEASED, "its host was started anew")
+        for member in holdings.live_members(work.session, MemberEntry.host_id == host_id):
+            holdings.end_member(work.session, work.clock, member, MemberState.RELEASED, "its host was started anew")
 
-    hosts.record(session, clock, look, release_all)
+    return hosts.record(work, look, release_all)
 
 
-def reserve(session: Session, clock: Clock, life_seconds: float, ask: Ask, look: Look) -> Granted | Refused:
+def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Granted | Refused:
     """Reserve devices for those replicas that have none, all or nothing; keep what the others have."""
-    holdings.expire(session, clock)
-    record_host(session, clock, look)
-    gang = ensure_gang(session, clock, ask.key)
-    live = holdings.live_members_of(session, gang.key)
+    rare = _rarities(work, ask, look)
+    if rare.has_due:
+        holdings.expire(work)
+    if record_host(work, look) or rare.has_due:
+        rare = _rarities(work, ask, look)
+    if not rare.is_known:
+        work.change(statements.ADD_GANG, new_gang(work.clock, ask.key))
+    live = holdings.live_members_of(work.session, ask.key.key) if rare.is_held else []
     held = {member.replica: member for member in live if member.replica in ask.replicas}
     for member in held.values():
-        member.expires_seconds = clock.now() + life_seconds
-    members = {member.replica: member for member in holdings.as_members(session, list(held.values()))}
+        member.expires_seconds = work.clock.now() + life_seconds
+    members = (
+        {member.replica: member for member in holdings.as_members(work.session, list(held.values()))} if held else {}
+    )
     missing = [replica for replica in ask.replicas if replica not in held]
     if missing:
         here = {member.replica for member in live if member.host_id == look.host.host_id}
         check_per_host(ask.key.label, ask.request, len(here.union(ask.replicas)), look.host.name)
-        answer = _grant(session, clock, life_seconds, ask, missing, look)
+        answer = _grant(work, life_seconds, ask, missing, look, rare)
         if isinstance(answer, Refused):
             return answer
         members |= {member.replica: member for member in answer}
-    waiting.served(session, gang.key, ask.replicas)
+    if rare.has_queue:
+        waiting.served(work.session, ask.key.key, ask.replicas)
     found = tuple(members[replica] for replica in ask.replicas)
     return Granted(max((member.reservation_id for member in found), default=0), found)
 
 
+def _rarities(work: Transaction, ask: Ask, look: Look) -> Row[Any]:
+    """Return what has to be looked at more closely."""
+    clock = work.clock
+    (found,) = work.rows(
+        statements.RARITIES,
+        of_gang=ask.key.key,
+        of_host=look.host.host_id,
+        of_epoch=clock.epoch,
+        now=clock.now(),
+    )
+    return found
+
+
 def _grant(
-    session: Session, clock: Clock, life_seconds: float, ask: Ask, missing: Sequence[int], look: Look
+    work: Transaction, life_seconds: float, ask: Ask, missing: Sequence[int], look: Look, rare: Row[Any]
 ) -> list[Member] | Refused:
     """Give each of ``missing`` its devices, or put the gang into the queue and say why."""
-    key, host_id = ask.key.key, look.host.host_id
-    waiting.forget(session, clock)
-    rows = waiting.alive_on(session, clock, host_id)
+    key, host_id, clock = ask.key.key, look.host.host_id, work.clock
+    if rare.has_queue:
+        waiting.forget(work.session, clock)
+    rows = waiting.alive_on(work.session, clock, host_id) if rare.has_queue else []
     own = waiting.own_row(rows, key, ask.replicas)
-    arrived_seconds = waiting.arrival(session, clock, own, key)
-    ahead = waiting.waiters(session, clock, waiting.ahead_of(rows, key, ask.replicas, ask.turn, arrived_seconds))
-    first = None if ahead else _choose_first(session, clock, ask, len(missing), look)
-    chosen = first if first is not None else _choose(session, clock, ask, len(missing), look, ahead)
+    has_place = own is not None or rare.has_void
+    arrived_seconds = waiting.arrival(work.session, clock, own, key) if has_place else clock.now()
+    earlier = waiting.ahead_of(rows, key, ask.replicas, ask.turn, arrived_seconds)
+    ahead = waiting.waiters(work.session, clock, earlier) if earlier else []
+    first = None if ahead else _choose_first(work, ask, len(missing), look, has_bars=rare.has_bars)
+    chosen = first if first is not None else _choose(work.session, clock, ask, len(missing), look, ahead)
     if isinstance(chosen, Refused):
         place = (key, host_id, ask.replicas, arrived_seconds)
-        waiting.wait(session, clock, own, place, ask.request, ask.turn, str(chosen))
+        waiting.wait(work.session, clock, own, place, ask.request, ask.turn, str(chosen))
         return chosen
-    reservation = ReservationEntry(
-        gang_key=key,
-        host_id=host_id,
-        created_at=clock.wall_text(),
-        epoch=clock.epoch,
-        arrived_seconds=arrived_seconds,
-        is_void=False,
-    )
-    session.add(reservation)
-    session.flush()
-    return _add_members(session, clock, life_seconds, ask, reservation, dict(zip(missing, chosen, strict=True)))
+    devices = dict(zip(missing, chosen, strict=True))
+    return _add_members(work, life_seconds, ask, host_id, arrived_seconds, devices)
 
 
 def _add_members(
-    session: Session,
-    clock: Clock,
+    work: Transaction,
     life_seconds: float,
     ask: Ask,
-    reservation: ReservationEntry,
+    host_id: str,
+    arrived_seconds: float,
     devices: dict[int, tuple[Device, ...]],
 ) -> list[Member]:
-    rows = {
-        replica: MemberEntry(
-            reservation_id=reservation.id,
-            gang_key=reservation.gang_key,
-            host_id=reservation.host_id,
-            replica=replica,
-            state=MemberState.RESERVED.value,
-            epoch=clock.epoch,
-            expires_seconds=clock.now() + life_seconds,
-            created_at=clock.wall_text(),
-            changed_at=clock.wall_text(),
-            share_percent=ask.request.share_percent,
-            time_limit_seconds=ask.turn.time_limit_seconds,
-            ended_why="",
-        )
-        for replica in devices
+    clock = work.clock
+    at = clock.wall_text()
+    common: dict[str, object] = {"gang_key": ask.key.key, "host_id": host_id, "epoch": clock.epoch, "created_at": at}
+    ((fence,),) = work.rows(statements.ADD_RESERVATION, **common, arrived_seconds=arrived_seconds, is_void=False)
+    state, percent = MemberState.RESERVED.value, ask.request.share_percent
+    common |= {
+        "reservation_id": fence,
+        "state": state,
+        "expires_seconds": clock.now() + life_seconds,
+        "changed_at": at,
+        "share_percent": percent,
+        "time_limit_seconds": ask.turn.time_limit_seconds,
+        "ended_why": "",
     }
-    session.add_all(rows.values())
-    session.flush()
+    work.change(statements.ADD_MEMBER, *(common | {"replica": replica} for replica in devices))
     parts = [
-        {
-            "member_id": row.id,
-            "host_id": row.host_id,
-            "uuid": device.uuid,
-            "share_percent": row.share_percent,
-        }
-        for replica, row in rows.items()
-        for device in devices[replica]
+        {"of_reservation": fence, "of_replica": replica, "of_uuid": device.uuid}
+        for replica, found in devices.items()
+        for device in found
     ]
     if parts:
-        session.execute(insert(HoldingEntry), parts)
-    fence = reservation.id
-    return [
-        Member(fence, fence, replica, devices[replica], row.state, row.share_percent) for replica, row in rows.items()
-    ]
+        work.change(statements.ADD_HOLDING, *parts)
+    return [Member(fence, fence, replica, found, state, percent) for replica, found in devices.items()]
 
 
 # --- choosing ------------------------------------------------------------------------------------------------------
 
 
 def _choose_first(
-    session: Session, clock: Clock, ask: Ask, missing: int, look: Look
+    work: Transaction, ask: Ask, missing: int, look: Look, *, has_bars: bool
 ) -> list[tuple[Device, ...]] | None:
     """Return the first devices that nobody holds, if they serve: what a look at all devices would choose too.
 
@@ -154,7 +158,9 @@ def _choose_first(
     if ask.request.share_percent != WHOLE_PERCENT:
         return None
     host_id = look.host.host_id
-    taken = holdings.held_uuids(session, host_id).union(hosts.bars(session, clock, host_id))
+    taken = {uuid for (uuid,) in work.rows(statements.HELD, of_host=host_id)}
+    if has_bars:
+        taken.update(hosts.bars(work.session, work.clock, host_id))
     free = (each for each in look.readings if each.health is Health.FREE and each.device.uuid not in taken)
     offers = [Offer(reading) for reading in islice(free, missing * ask.request.per_replica)]
     try:
@@ -220,9 +226,10 @@ def _place(clock: Clock, reading: Reading, held: Sequence[holdings.Held], barred
 # --- the queue without a look at devices ----------------------------------------------------------------------------
 
 
-def renew_place(session: Session, clock: Clock, key: GangKey) -> Waiting | None:
+def renew_place(work: Transaction, key: GangKey) -> Waiting | None:
     """Renew the gang's place in the queue; tell from what is recorded whether devices seem free for it."""
-    holdings.expire(session, clock)
+    session, clock = work.session, work.clock
+    holdings.expire(work)
     waiting.forget(session, clock)
     host_ids = session.scalars(select(WaiterEntry.host_id).where(WaiterEntry.gang_key == key.key))
     found: list[Waiting] = []

@@ -13,10 +13,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.ledger.clock import Clock, boot_clock
@@ -46,7 +45,7 @@ class SqliteDatabase(Database):
         self._turnstile = Turnstile(path.with_name(f"{path.name}.turn"))
         self._clock = boot_clock()
 
-    def clock(self, _session: Session) -> Clock:
+    def clock(self, _connection: Connection) -> Clock:
         """Return the host's boot clock: every user of the file is on this host."""
         return self._clock
 

@@ -26,7 +26,7 @@ from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import holdings, reservations, retention, views, waiting
 from airflow_tf.ledger import replicas as replica_rows
 from airflow_tf.ledger.clock import Clock
-from airflow_tf.ledger.engine import DEADLINE_SECONDS, Transactions
+from airflow_tf.ledger.engine import DEADLINE_SECONDS, Transaction, Transactions
 from airflow_tf.ledger.hosts import Look
 from airflow_tf.ledger.location import open_database
 from airflow_tf.ledger.migrate import migrate
@@ -59,7 +59,7 @@ class Ledger:
     def register_host(self, host: Host, readings: Sequence[Reading]) -> None:
         """Record this host, its boot and its devices; members of an earlier boot of it are released."""
         look = Look.of(host, readings)
-        self._transactions.write(lambda session, clock: reservations.record_host(session, clock, look))
+        self._transactions.change(lambda work: reservations.record_host(work, look))
 
     def reserve(
         self,
@@ -77,13 +77,11 @@ class Ledger:
         :raises DevicesNeverFitError: if the host can never satisfy the request; it names a registered one that can.
         """
         ask, look = Ask(key, request, tuple(dict.fromkeys(replicas)), turn), Look.of(host, readings)
-        return self._transactions.write(
-            lambda session, clock: reservations.reserve(session, clock, self._life_seconds, ask, look)
-        )
+        return self._transactions.change(lambda work: reservations.reserve(work, self._life_seconds, ask, look))
 
     def look(self, key: GangKey) -> Waiting | None:
         """Renew a waiting gang's place without probing; None if it does not wait (granted, or forgotten)."""
-        return self._transactions.write(lambda session, clock: reservations.renew_place(session, clock, key))
+        return self._transactions.change(lambda work: reservations.renew_place(work, key))
 
     def withdraw(self, key: GangKey) -> None:
         """Leave the queue (idempotent)."""
@@ -112,7 +110,7 @@ class Ledger:
 
         :raises LedgerError: if it is no longer reserved (expired, revoked, released).
         """
-        self._transactions.write(lambda session, clock: holdings.confirm(session, clock, member, supervisor_pid))
+        self._transactions.change(lambda work: holdings.confirm(work, [member], supervisor_pid))
 
     def confirmed_on(self, host: Host) -> list[ConfirmedMember]:
         """Return the confirmed members of a host with the token of their last attempt."""
@@ -123,7 +121,7 @@ class Ledger:
 
     def release(self, member: Member) -> None:
         """Give the member's devices back (idempotent); of a revoked one: its replica has ended."""
-        self._transactions.write(lambda session, clock: holdings.release(session, clock, member))
+        self._transactions.change(lambda work: holdings.release(work, [member]))
 
     def revoke(self, member: Member, why: str) -> None:
         """Take the devices of a member whose supervisor is gone and whose processes are swept.
@@ -150,8 +148,9 @@ class Ledger:
     def renew(self, key: GangKey, supervisor_pid: int) -> Orders:
         """Heartbeat of a gang's supervisor: postpone expiry of its reserved members; return what was asked of it."""
 
-        def work(session: Session, clock: Clock) -> Orders:
-            holdings.expire(session, clock)
+        def heartbeat(work: Transaction) -> Orders:
+            holdings.expire(work)
+            session, clock = work.session, work.clock
             gang = session.get(GangEntry, key.key)
             if gang is None:
                 return Orders()
@@ -159,7 +158,7 @@ class Ledger:
             holdings.renew(session, clock, key.key, supervisor_pid, self._life_seconds)
             return views.orders(session, clock, gang, holdings.revoked_of(session, key.key, supervisor_pid))
 
-        return self._transactions.write(work)
+        return self._transactions.change(heartbeat)
 
     def cancel(self, gang_key: str, by: str) -> None:
         """Ask the gang's supervisor to stop it; take back at once what no supervisor has confirmed.

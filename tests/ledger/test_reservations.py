@@ -272,3 +272,10 @@ def test_cancel_ends_with_a_cleared_task_but_not_with_a_retry_or_a_sibling(ledge
 
 def test_a_heartbeat_of_an_unknown_gang_is_no_cancel(ledger, gang):
     assert ledger.renew(gang("never seen"), 1).cancelled_by is None
+
+
+def test_a_host_without_devices_is_seen_again(ledger, time):
+    for _ in range(2):
+        ledger.register_host(HOST, [])
+        time.seconds += 10
+    assert [row.devices for row in LedgerReader(ledger).hosts()] == [0]
