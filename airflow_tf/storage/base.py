@@ -106,6 +106,10 @@ class FileSystem(Protocol):
         """Move a file or directory; :class:`StorageExistsError` if ``target`` exists."""
         ...
 
+    def replace(self, source: str, target: str) -> None:
+        """Move a file over ``target``, if there is one, in one step: a reader sees the old or the new."""
+        ...
+
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all below it; a missing one is fine."""
         ...

@@ -19,11 +19,13 @@ from typing import IO, Any
 
 from airflow_tf.core.errors import DeclarationError, StorageError, StorageUnavailableError, from_payload
 from airflow_tf.core.manifest import PublishManifest, StagedInput
+from airflow_tf.core.retention import Keep
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.cache import link_or_copy
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.staging import already_staged, building_path, manifest_path
+from airflow_tf.storage.versions import GRACE_SECONDS
 
 Log = Callable[[str], None]
 
@@ -74,18 +76,43 @@ def publish(
     options: StorageOptions,
     manifest: PublishManifest,
     on_progress: Log,
+    confirm: Callable[[], None] = lambda: None,
     stall_seconds: float = 60.0,
 ) -> str:
     """Put the manifest's files at ``destination`` with ``manifest.json`` and ``_SUCCESS``, all or nothing; return it.
 
-    Idempotent: the same digest at the destination is a success; a result of ours with a lower fence is replaced.
+    Idempotent: the same digest at the destination is a success; a result of ours with a lower fence is replaced. The
+    file ``_latest`` beside the versions names the newest.
 
+    :param confirm: called when all files are there, right before they appear; what it raises keeps them from it.
     :raises StorageExistsError: if the destination is not ours, or newer.
     :raises PublishError: if a local file is not what the manifest says.
     :raises StorageUnavailableError: if nothing moved for ``stall_seconds``.
     """
     job = {"local": str(local), "manifest": asdict(manifest)}
-    return str(_run_mover("publish", destination, options, job, on_progress, stall_seconds))
+    return str(_run_mover("publish", destination, options, job, on_progress, stall_seconds, confirm))
+
+
+def latest_version(base: str, *, options: StorageOptions, stall_seconds: float = 60.0) -> str | None:
+    """Return the URI of the newest version published below ``base``, None where there is none."""
+    found = _run_mover("latest", base, options, {}, lambda _text: None, stall_seconds)
+    return None if found is None else str(found)
+
+
+def prune_versions(
+    base: str,
+    *,
+    options: StorageOptions,
+    keep: Keep,
+    metric: str | None,
+    on_progress: Log,
+    grace_seconds: float = GRACE_SECONDS,
+    stall_seconds: float = 60.0,
+) -> list[dict[str, Any]]:
+    """Remove versions below ``base`` that no rule keeps, in two phases; return ``version``, ``result``, ``reason``."""
+    job = {"keep": asdict(keep), "metric": metric, "grace_seconds": grace_seconds}
+    rows: list[dict[str, Any]] = _run_mover("prune", base, options, job, on_progress, stall_seconds)
+    return rows
 
 
 def upload(
@@ -185,7 +212,13 @@ def _locked(path: Path, on_progress: Log) -> Iterator[None]:
 
 
 def _run_mover(
-    action: str, uri: str, options: StorageOptions, job: dict[str, Any], on_progress: Log, stall_seconds: float
+    action: str,
+    uri: str,
+    options: StorageOptions,
+    job: dict[str, Any],
+    on_progress: Log,
+    stall_seconds: float,
+    confirm: Callable[[], None] = lambda: None,
 ) -> Any:  # noqa: ANN401 -- the job's JSON-plain result
     whole = job | {
         "action": action,
@@ -203,7 +236,7 @@ def _run_mover(
             stderr=errors,
         )
         try:
-            return _Watch(process, uri, on_progress, stall_seconds).result(json.dumps(whole).encode(), errors)
+            return _Watch(process, uri, on_progress, stall_seconds, confirm).result(json.dumps(whole).encode(), errors)
         finally:  # also on KeyboardInterrupt; after the death of this process the kernel does it
             process.kill()
             process.wait()
@@ -216,7 +249,15 @@ def _run_mover(
 class _Watch:
     """Reads one mover's events until its result, with a deadline that only progress postpones."""
 
-    def __init__(self, process: subprocess.Popen[bytes], uri: str, on_progress: Log, stall_seconds: float) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        uri: str,
+        on_progress: Log,
+        stall_seconds: float,
+        confirm: Callable[[], None],
+    ) -> None:
+        self._confirm = confirm
         self._process, self._uri = process, uri
         self._on_progress, self._stall_seconds = on_progress, stall_seconds
         self._started = self._logged = time.monotonic()
@@ -224,14 +265,19 @@ class _Watch:
     def result(self, job: bytes, errors: IO[bytes]) -> Any:  # noqa: ANN401 -- the job's JSON-plain result
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # it died at once; its exit code tells below
-            self._process.stdin.write(job)
-            self._process.stdin.close()
+            self._process.stdin.write(job + b"\n")
+            self._process.stdin.flush()
         for event in self._events():
             match event["event"]:
                 case "result":
                     return event["result"]
                 case "error":
                     raise from_payload(event["error"])
+                case "ready":
+                    self._confirm()
+                    with contextlib.suppress(BrokenPipeError):  # it died meanwhile; its exit code tells below
+                        self._process.stdin.write(b"go\n")
+                        self._process.stdin.flush()
                 case "note":
                     self._on_progress(event["text"])
                 case "progress":

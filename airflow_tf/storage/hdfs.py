@@ -123,6 +123,11 @@ class HdfsFileSystem:
         with self._translated(f"rename {source} to", target):
             self._client.rename(source, target, False)
 
+    def replace(self, source: str, target: str) -> None:
+        """Move a file over another."""
+        with self._translated(f"rename {source} to", target):
+            self._client.rename(source, target, True)
+
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all below it."""
         with self._translated("delete", path):

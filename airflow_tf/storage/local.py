@@ -111,6 +111,12 @@ class LocalFileSystem:
                 Path(source).unlink()
             sync_folder(Path(target).parent)
 
+    def replace(self, source: str, target: str) -> None:
+        """Move a file over another."""
+        with self._translated(f"rename {source} to", target):
+            Path(source).replace(target)
+            sync_folder(Path(target).parent)
+
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all below it."""
         with self._translated("delete", path), contextlib.suppress(FileNotFoundError):  # already gone

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_tf.core.errors import AirflowTfError, to_payload
+from airflow_tf.core.errors import AirflowTfError, PublishError, to_payload
 from airflow_tf.core.manifest import PublishManifest
+from airflow_tf.core.retention import Keep
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.cache import Cache, boot_id
 from airflow_tf.storage.local import local_error
@@ -28,6 +29,7 @@ from airflow_tf.storage.publishing import Publisher
 from airflow_tf.storage.registry import open_file_system
 from airflow_tf.storage.staging import Stager
 from airflow_tf.storage.uploading import Uploader
+from airflow_tf.storage.versions import Versions
 
 _PR_SET_PDEATHSIG = 1
 _RETRY_SHARE = 0.6  # of the parent's deadline: the mover gives up first and can say why
@@ -40,7 +42,7 @@ def main() -> int:
     events = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not break the protocol
     reporter = Reporter(events)
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.readline())
     if os.getppid() != job["parent_pid"]:
         return 1
     try:
@@ -63,7 +65,14 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
     if options.backend == "hdfs" and options.user:
         os.environ["HADOOP_USER_NAME"] = options.user  # the only way to tell hdfs-native
     actions: dict[str, Callable[[dict[str, Any], Uri, StorageOptions, Reporter], Any]]
-    actions = {"stage": _stage, "publish": _publish, "upload": _upload, "probe": _probe}
+    actions = {
+        "stage": _stage,
+        "publish": _publish,
+        "upload": _upload,
+        "probe": _probe,
+        "latest": _latest,
+        "prune": _prune,
+    }
     try:
         return actions[job["action"]](job, uri, options, reporter)
     except OSError as error:
@@ -89,8 +98,28 @@ def _publish(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: R
         reporter=reporter,
         patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
         manifest=PublishManifest(**job["manifest"]),
+        confirm=lambda: _ask(reporter),
     )
     return publisher.run(Path(job["local"]))
+
+
+def _ask(reporter: Reporter) -> None:
+    """Wait for the parent's consent; a parent that refuses ends this process."""
+    reporter.send("ready")
+    if not sys.stdin.readline():
+        raise PublishError("nothing was published", "the task that publishes has ended")
+
+
+def _versions(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> Versions:
+    return Versions(uri, open_file_system(uri, options), Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note))
+
+
+def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str | None:
+    return _versions(job, uri, options, reporter).latest()
+
+
+def _prune(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> list[dict[str, Any]]:
+    return _versions(job, uri, options, reporter).prune(Keep(**job["keep"]), job["metric"], job["grace_seconds"])
 
 
 def _upload(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -29,9 +29,8 @@ from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import CHUNK_BYTES, FileSystem, Uri, exists, read_all
 from airflow_tf.storage.progress import Patience, Reporter
+from airflow_tf.storage.versions import MANIFEST, SUCCESS, Versions
 
-MANIFEST = "manifest.json"
-SUCCESS = "_SUCCESS"
 _MOST_WORKERS = 4
 _LEFTOVER = re.compile(r"^\.airflow_tf-(?:new|old)-(\d+)-(.*)-[0-9a-f]{12}$")
 
@@ -45,6 +44,8 @@ class Publisher:
     reporter: Reporter
     patience: Patience
     manifest: PublishManifest
+    confirm: Callable[[], None] = lambda: None
+    """Called right before the rename; raises if this publisher is not the one to publish any more."""
 
     def run(self, local: Path) -> str:
         """Publish the manifest's files from ``local`` and return the destination's URI.
@@ -56,6 +57,7 @@ class Publisher:
         """
         if self.patience(self._is_published):
             self.reporter.note(f"{self.uri} already holds this result")
+            self._point()
             return str(self.uri)
         self.patience(self._remove_leftovers)
         temporary = self._beside("new", self.manifest.fence)
@@ -68,7 +70,12 @@ class Publisher:
         finally:
             with contextlib.suppress(StorageError):  # renamed, or to be removed by the next publisher
                 self.files.delete(temporary)
+        self._point()
         return str(self.uri)
+
+    def _point(self) -> None:
+        base = Uri(self.uri.scheme, self.uri.authority, posixpath.dirname(self.uri.path))
+        Versions(base, self.files, self.patience).point()
 
     def _beside(self, kind: str, fence: int) -> str:
         folder, name = posixpath.split(self.uri.path)
@@ -150,6 +157,7 @@ class Publisher:
         """Rename into place. Whatever the answer, the destination itself is looked at before it counts."""
         if self._is_published():
             return
+        self.confirm()
         aside = None
         if exists(self.files, self.uri.path):
             aside = self._beside("old", self.manifest.fence)

@@ -155,6 +155,11 @@ class WebHdfsFileSystem:
         with self._translated(f"rename {source} to", target):
             self._client._rename(source, destination=target, renameoptions="NONE")  # noqa: SLF001 -- rename() cannot
 
+    def replace(self, source: str, target: str) -> None:
+        """Move a file over another."""
+        with self._translated(f"rename {source} to", target):
+            self._client._rename(source, destination=target, renameoptions="OVERWRITE")  # noqa: SLF001 -- as above
+
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all below it."""
         with self._translated("delete", path):

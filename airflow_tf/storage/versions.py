@@ -1,0 +1,159 @@
+"""The published versions below one base: which there are, which is the newest, and which may go.
+
+The file ``_latest`` names the newest. It is replaced by one rename, and whoever publishes writes what the listing
+shows and looks again, so that of two publishers at once none leaves the older name behind.
+
+Removal has two phases: a version that no rule keeps is marked, and removed by a later call when readers have had
+``grace_seconds`` to end. A reader that asks for the newest never gets a marked one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tf.core.errors import StorageError, StorageNotFoundError
+from airflow_tf.core.retention import Keep, Kept, to_keep
+from airflow_tf.storage.base import FileSystem, Uri, exists, read_all
+from airflow_tf.storage.progress import Patience
+
+LATEST = "_latest"
+MANIFEST = "manifest.json"
+SUCCESS = "_SUCCESS"
+MARK = "_to_be_removed"
+GRACE_SECONDS = 3600.0
+_VERSION = re.compile(r"^v=\d{8}T\d{6}Z-[0-9a-f]+$")
+_REMOVING = ".airflow_tf-pruned-"
+_MOST_LOOKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One whole version; ``marked_at`` and ``published_at`` are wall times in seconds by the file system's clock."""
+
+    name: str
+    published_at: float
+    metrics: dict[str, Any] = field(default_factory=dict)
+    marked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions below ``uri``."""
+
+    uri: Uri
+    files: FileSystem
+    patience: Patience
+    wall_seconds: Callable[[], float] = time.time
+
+    def all(self) -> list[Version]:
+        """Return the whole versions, oldest first; a base that is not there has none."""
+        try:
+            names = [posixpath.basename(info.path) for info in self.files.list(self.uri.path) if info.is_dir]
+        except StorageNotFoundError:
+            return []
+        found = [self._look(name) for name in sorted(names) if _VERSION.match(name)]
+        return [version for version in found if version is not None]
+
+    def latest(self) -> str | None:
+        """Return the URI of the newest version that is not to be removed, None where there is none."""
+        names = [version.name for version in self.patience(self.all) if version.marked_at is None]
+        return self.uri.at(self._path(names[-1])) if names else None
+
+    def point(self) -> None:
+        """Let ``_latest`` name the newest version.
+
+        :raises StorageError: if it cannot be written.
+        """
+        for _ in range(_MOST_LOOKS):
+            newest = self.patience(self.latest)
+            if newest is None:
+                return
+            name = posixpath.basename(newest)
+            if self.patience(self.pointer) == name:
+                return
+            self.patience(lambda text=name: self._write_pointer(text))  # type: ignore[misc]
+
+    def pointer(self) -> str | None:
+        """Return what ``_latest`` names."""
+        try:
+            return read_all(self.files, self._path(LATEST)).decode("utf-8", "replace").strip()
+        except StorageNotFoundError:
+            return None
+
+    def prune(self, rules: Keep, metric: str | None, grace_seconds: float = GRACE_SECONDS) -> list[dict[str, Any]]:
+        """Mark what no rule keeps, remove what was marked ``grace_seconds`` ago; return a row for each version.
+
+        The newest and the one that ``_latest`` names always stay.
+        """
+        now = self.wall_seconds()
+        self.patience(self._finish)
+        versions = self.patience(self.all)
+        kept = [Kept(each.name, now - each.published_at, _number(each.metrics.get(metric or ""))) for each in versions]
+        pointer = self.patience(self.pointer)
+        reasons = to_keep(kept, rules, {pointer: "published as the newest"} if pointer else {})
+        return [self._row(version, reasons[version.name], now, grace_seconds) for version in versions]
+
+    def _row(self, version: Version, reason: str, now: float, grace_seconds: float) -> dict[str, Any]:
+        mark = posixpath.join(self._path(version.name), MARK)
+        if reason:
+            if version.marked_at is not None:  # a rule keeps it now
+                self.patience(lambda: self.files.delete(mark))
+            result = "kept"
+        elif version.marked_at is None:
+            self.patience(lambda: self.files.write(mark, [b""]))
+            result = "marked"
+        elif now - version.marked_at < grace_seconds:
+            result = "marked"
+        else:
+            self.patience(lambda: self._remove(version.name))
+            result = "removed"
+        return {"version": version.name, "result": result, "reason": reason}
+
+    def _remove(self, name: str) -> None:
+        """Rename, then delete: a killed deletion leaves no half of a version under its name."""
+        hidden = self._path(f"{_REMOVING}{name}-{uuid.uuid4().hex[:12]}")
+        with contextlib.suppress(StorageNotFoundError):  # the answer to an earlier try was lost
+            self.files.rename(self._path(name), hidden)
+        self.files.delete(hidden)
+
+    def _finish(self) -> None:
+        with contextlib.suppress(StorageNotFoundError):
+            for info in list(self.files.list(self.uri.path)):
+                if posixpath.basename(info.path).startswith(_REMOVING):
+                    self.files.delete(info.path)
+
+    def _look(self, name: str) -> Version | None:
+        path = self._path(name)
+        try:
+            manifest = json.loads(read_all(self.files, posixpath.join(path, MANIFEST)))
+            published = self.files.stat(posixpath.join(path, SUCCESS)).mtime_ms / 1000
+            metrics = manifest.get("metrics")
+        except (StorageNotFoundError, ValueError, AttributeError):
+            return None  # being published, or not ours
+        mark = posixpath.join(path, MARK)
+        marked = self.files.stat(mark).mtime_ms / 1000 if exists(self.files, mark) else None
+        return Version(name, published, metrics if isinstance(metrics, dict) else {}, marked)
+
+    def _write_pointer(self, name: str) -> None:
+        temporary = self._path(f".airflow_tf-latest-{uuid.uuid4().hex[:12]}")
+        try:
+            self.files.write(temporary, [name.encode()])
+            self.files.replace(temporary, self._path(LATEST))
+        finally:
+            with contextlib.suppress(StorageError):  # it was renamed
+                self.files.delete(temporary)
+
+    def _path(self, name: str) -> str:
+        return posixpath.join(self.uri.path, name)
+
+
+def _number(value: Any) -> float | None:  # noqa: ANN401 (whatever the manifest says)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
