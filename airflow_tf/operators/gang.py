@@ -24,8 +24,9 @@ from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.supervisor.client import has_supervisor
 
 LOOK_SECONDS = 5.0
-QUEUE_LOOK_SECONDS = 10.0
-"""What the queue is told instead: a task that was rescheduled takes some seconds to start."""
+RESCHEDULE_SECONDS = 15.0
+"""Pause between looks of a task that is rescheduled: one that is due again before the scheduler has read how its last
+process ended is taken for killed, and loses its try."""
 
 
 @contextlib.contextmanager
@@ -105,5 +106,5 @@ class DeviceClaim:
         if self.run.in_process:
             time.sleep(LOOK_SECONDS)
             return
-        later = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=LOOK_SECONDS)
+        later = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=RESCHEDULE_SECONDS)
         raise AirflowRescheduleException(later)  # type: ignore[no-untyped-call]
