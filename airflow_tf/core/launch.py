@@ -99,7 +99,8 @@ class ReplicaLaunch:
     ``entrypoint`` is the absolute path of a script or ``module:function`` (found from ``code_folder``); ``inputs``
     maps names to staged folders; ``session_config`` is validated proto JSON; ``memory_limit_bytes`` is for the host's
     memory; ``memory_bytes`` is the memory of the replica's smallest device, None where it is not reported; ``cgroup``
-    is the folder of the cgroup that the replica enters, empty for none.
+    is the folder of the cgroup that the replica enters, empty for none. ``initial_checkpoint`` is the local prefix to
+    begin with where the run has no checkpoint of its own yet, and always where ``fresh``.
     """
 
     replica: int
@@ -114,6 +115,9 @@ class ReplicaLaunch:
     require_checkpoint: bool = True
     kill_grace_seconds: float = 30.0
     memory_limit_bytes: int | None = None
+    initial_checkpoint: str | None = None
+    fresh: bool = False
+    allow_from_scratch: bool = False
 
     generation: int = 1
     attempt: int = 0

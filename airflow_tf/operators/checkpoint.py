@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import google_crc32c
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Asset, BaseOperator, Context
 
 from airflow_tf.core.checkpoint.average import NotFinite, Optimizer
 from airflow_tf.core.checkpoint.methods import AVERAGE, CHIEF, EMA, METHODS, SOUP, TOP_K
 from airflow_tf.core.cluster import GANG_STRATEGIES
-from airflow_tf.core.errors import AirflowTfError, CheckpointError, DeclarationError
+from airflow_tf.core.errors import AirflowTfError, CheckpointError, DeclarationError, PublishError, StorageError
 from airflow_tf.core.identity import RunFolders, digest
 from airflow_tf.core.ledger import ReplicaRecord
 from airflow_tf.core.manifest import PublishManifest
+from airflow_tf.core.retention import Keep
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.units import parse_seconds
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
@@ -28,13 +26,14 @@ from airflow_tf.hooks.mapping import instance_names
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
 from airflow_tf.ledger import open_ledger
+from airflow_tf.operators import origin
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
+from airflow_tf.operators.candidates import choose, collect, describe, fresh_folder, version_name
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.settled import MARGIN_SECONDS, replica_checkpoints, settled_records
 from airflow_tf.operators.soup import LocalEvaluation
-from airflow_tf.storage.client import publish
+from airflow_tf.storage.client import prune_versions, publish
 
-_CHUNK_BYTES = 4 * 2**20
 _DEFAULT_GRACE_SECONDS = 30.0
 _LONG_GRACE_SECONDS = 300.0
 
@@ -122,10 +121,11 @@ class CheckpointAggregateOperator(BaseOperator):
                 "candidates": candidates,
                 "chosen": chosen,
                 "method": self.method,
+                "train_task": self.from_task,
                 "fence": max(record.fence for record in records.values()),
                 "metrics": {name: row for name, row in _metrics(records).items() if name in found},
                 "reports": aggregation.reports,
-                "same_start": same_start(list(found.values())) if chosen in aggregation.reports else None,
+                "same_start": _is_warm(dag, self.from_task) or same_start(list(found.values())),
             }
 
     def _check_method(self, strategy: str) -> None:
@@ -177,13 +177,6 @@ class CheckpointAggregateOperator(BaseOperator):
         self.log.info("chosen: %s", chosen or "left to the evaluation")
 
 
-def fresh_folder(folder: Path) -> Path:
-    """Make an empty folder; what a killed try left in it is removed."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700, parents=True)
-    return folder
-
-
 def _metrics(records: Mapping[int, ReplicaRecord]) -> dict[str, dict[str, Any]]:
     """Return what each replica last reported."""
     return {f"replica-{number}": record.outcome.metrics for number, record in records.items() if record.outcome}
@@ -194,6 +187,12 @@ def _argument(dag: Any, task_id: str, name: str, default: Any) -> Any:  # noqa: 
     task = dag.get_task(task_id)
     given = task.partial_kwargs.get(name) if task.is_mapped else getattr(task, name, None)
     return default if given is None else given
+
+
+def _is_warm(dag: Any, task_id: str) -> bool | None:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Tell whether all replicas began with one checkpoint, None where that is not known."""
+    initial = _argument(dag, task_id, "initial_checkpoint", None)
+    return True if initial and not _argument(dag, task_id, "allow_from_scratch", None) else None
 
 
 def _kill_grace_seconds(dag: Any, task_id: str) -> float:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
@@ -215,7 +214,8 @@ class CheckpointPublishOperator(BaseOperator):
     :param metric: name of the metric that decides; by default the only one.
     :param mode: ``min`` or ``max``.
     :param destination: base URI, the same for all runs.
-    :return: XCom ``{"uri", "candidate", "metrics", "baselines"}``.
+    :param keep: rules of :class:`airflow_tf.core.retention.Keep` but ``mode``; versions that none keeps are removed.
+    :return: XCom ``{"uri", "candidate", "metrics", "baselines", "step"}``.
     """
 
     template_fields: Sequence[str] = ("destination", "hdfs_conn_id")
@@ -230,9 +230,11 @@ class CheckpointPublishOperator(BaseOperator):
         metric: str | None = None,
         mode: str = "min",
         hdfs_conn_id: str | None = None,
+        keep: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.keep = keep
         self.destination = destination
         self.from_task = from_task
         self.evaluation_task = evaluation_task
@@ -252,16 +254,10 @@ class CheckpointPublishOperator(BaseOperator):
             if evaluation is None and name in {AVERAGE, TOP_K}:
                 self._check_start(name, aggregated.get("same_start"))
             run, settings = TaskRun.from_context(context), load_settings()
-            local = collect(aggregated["candidates"][name], run.folders(settings).root / f"{self.task_id}--model")
-            files = describe(local)
+            prefix = aggregated["candidates"][name]
+            local = collect(prefix, run.folders(settings).root / f"{self.task_id}--model")
             metrics = (evaluation or {}).get("candidates", {}).get(name, {})
-            manifest = PublishManifest(
-                fence=int(aggregated["fence"]),
-                digest=digest(run.dag_id, run.run_id, json.dumps(files, sort_keys=True)),
-                files=files,
-                metrics=metrics,
-                origin={"dag_id": run.dag_id, "run_id": run.run_id, "candidate": name, "evaluation": evaluation or {}},
-            )
+            manifest = self._manifest(context, run, settings, aggregated, name, metrics, evaluation or {}, local)
             version = version_name(context["dag_run"].run_after, run)
             uri = publish(
                 local,
@@ -269,14 +265,91 @@ class CheckpointPublishOperator(BaseOperator):
                 options=HdfsHook(self.hdfs_conn_id).storage_options(self.destination),
                 manifest=manifest,
                 on_progress=self.log.info,
+                confirm=lambda: self._check_fence(run, settings, aggregated),
             )
             self.log.info("published %s (%s %s)", uri, name, metrics)
+            step = manifest.origin["step"]
+            self._announce(context, {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest})
+            self._apply_retention()
             return {
                 "uri": uri,
                 "candidate": name,
                 "metrics": metrics,
                 "baselines": (evaluation or {}).get("baselines", {}),
+                "step": step,
             }
+
+    def _manifest(
+        self,
+        context: Context,
+        run: TaskRun,
+        settings: Settings,
+        aggregated: Mapping[str, Any],
+        name: str,
+        metrics: dict[str, Any],
+        evaluation: dict[str, Any],
+        local: Path,
+    ) -> PublishManifest:
+        dag, files = context["dag"], describe(local)
+        task_id = aggregated.get("train_task", "train")
+        bundle_version = getattr(context["dag_run"], "bundle_version", None)
+        entrypoint = str(_argument(dag, task_id, "entrypoint", ""))
+        return PublishManifest(
+            fence=int(aggregated["fence"]),
+            digest=digest(run.dag_id, run.run_id, json.dumps(files, sort_keys=True)),
+            files=files,
+            metrics=metrics,
+            origin={
+                "dag_id": run.dag_id,
+                "run_id": run.run_id,
+                "candidate": name,
+                "evaluation": evaluation,
+                "step": origin.published_step(str(local / "model")),
+                "aggregation": origin.aggregation(aggregated, name),
+                "inputs": origin.staged_inputs(run.folders(settings)),
+                "session_config": _argument(dag, task_id, "session_config", {}),
+                "code": origin.code(entrypoint, Path(dag.fileloc).parent, bundle_version),
+                "packages": origin.packages(),
+            },
+        )
+
+    def _check_fence(self, run: TaskRun, settings: Settings, aggregated: Mapping[str, Any]) -> None:
+        """Refuse to publish what a newer attempt of the training has made obsolete."""
+        ledger = open_ledger(settings)
+        records = ledger.replicas(run.gang(ledger.ledger_id, aggregated.get("train_task", "train")))
+        newest = max((record.fence for record in records.values()), default=0)
+        if newest > int(aggregated["fence"]):
+            raise PublishError(
+                "nothing was published",
+                f"the training has begun anew: its fence is {newest}, this result has {aggregated['fence']}",
+                "The new attempt's tasks will publish its result.",
+            )
+
+    def _announce(self, context: Context, extra: dict[str, Any]) -> None:
+        """Say to those who wait for the asset what was published."""
+        for outlet in self.outlets or ():
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra = extra
+
+    def _apply_retention(self) -> None:
+        """Remove old versions; what cannot be removed now stays for the next run: the result is published."""
+        if self.keep is None:
+            return
+        rules = Keep(mode=self.mode, **self.keep)
+        try:
+            rows = prune_versions(
+                self.destination,
+                options=HdfsHook(self.hdfs_conn_id).storage_options(self.destination),
+                keep=rules,
+                metric=self.metric,
+                on_progress=self.log.info,
+            )
+        except StorageError as error:
+            self.log.warning("old versions were not removed: %s", error)
+            return
+        for row in rows:
+            if row["result"] != "kept":
+                self.log.info("%s: %s", row["version"], row["result"])
 
     def _check_start(self, name: str, same: bool | None) -> None:  # noqa: FBT001 (None: unknown)
         """Refuse an average of replicas that did not begin with the same weights, unless an evaluation judges it."""
@@ -288,74 +361,3 @@ class CheckpointPublishOperator(BaseOperator):
             )
         if same is None:
             self.log.warning("Nothing shows that %s is no worse than a replica: there is no evaluation.", name)
-
-
-def version_name(run_after: dt.datetime, run: TaskRun) -> str:
-    """Return ``v=<UTC>-<hash>``: the same for every try of a run, sortable, without ``:`` (HDFS refuses it)."""
-    stamp = run_after.astimezone(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"v={stamp}-{digest(run.dag_id, run.run_id, length=8)}"
-
-
-def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, metric: str | None, mode: str) -> str:
-    """Return the name of the candidate to publish.
-
-    :raises CheckpointError: if nothing decides, or the metric is missing.
-    """
-    candidates = list(aggregated["candidates"])
-    if evaluation is None:
-        if aggregated["chosen"] is None:
-            raise CheckpointError(
-                "no candidate is chosen",
-                f"method {aggregated['method']!r} leaves it to an evaluation",
-                "Add an evaluate section with a metric.",
-            )
-        return str(aggregated["chosen"])
-    scores = {name: evaluation["candidates"].get(name, {}) for name in candidates}
-    metric = metric or _only_metric(scores)
-    missing = [name for name, values in scores.items() if metric not in values]
-    if missing:
-        raise CheckpointError(f"the evaluation has no metric {metric!r} for {', '.join(missing)}")
-    sign = 1.0 if mode == "min" else -1.0
-    # The aggregate comes first: it is taken unless it is worse than the best replica.
-    order = sorted(candidates, key=lambda name: name != aggregated["chosen"])
-    return str(min(order, key=lambda name: sign * float(scores[name][metric])))
-
-
-def _only_metric(scores: Mapping[str, Mapping[str, float]]) -> str:
-    names = sorted({metric for values in scores.values() for metric in values})
-    if len(names) != 1:
-        raise CheckpointError(
-            "it is not clear which metric decides",
-            f"the evaluation gave: {', '.join(names) or 'none'}",
-            "Name one by evaluate.metric.",
-        )
-    return names[0]
-
-
-def collect(prefix: str, folder: Path) -> Path:
-    """Link the files of one checkpoint into a fresh folder under the name ``model``, with TensorFlow's state file."""
-    fresh_folder(folder)
-    source = Path(prefix)
-    files = [
-        path
-        for path in source.parent.glob("*")
-        if path.name.startswith((f"{source.name}.index", f"{source.name}.data-"))
-    ]
-    if not files:
-        raise CheckpointError(f"checkpoint {prefix} is gone", todo="Clear the training task to train again.")
-    for path in files:
-        (folder / f"model{path.name[len(source.name) :]}").hardlink_to(path)
-    (folder / "checkpoint").write_text('model_checkpoint_path: "model"\nall_model_checkpoint_paths: "model"\n')
-    return folder
-
-
-def describe(folder: Path) -> dict[str, dict[str, int]]:
-    """Return name -> size in bytes and CRC32C of every file in ``folder``."""
-    found: dict[str, dict[str, int]] = {}
-    for path in sorted(folder.iterdir()):
-        checksum, size = 0, 0
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                checksum, size = google_crc32c.extend(checksum, chunk), size + len(chunk)
-        found[path.name] = {"size": size, "crc32c": checksum}
-    return found

@@ -26,6 +26,7 @@ from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
+from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
@@ -66,6 +67,7 @@ class LaunchingOperator(DeviceSeeker):
         "start_timeout",
         "progress_timeout",
         "memory_limit",
+        "initial_checkpoint",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "session_config": "json",
@@ -94,6 +96,9 @@ class LaunchingOperator(DeviceSeeker):
         restarts: int | str = 0,
         kill_grace_seconds: float | str = 30.0,
         require_checkpoint: bool = True,
+        initial_checkpoint: Mapping[str, str | None] | None = None,
+        fresh: bool = False,
+        allow_from_scratch: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -114,6 +119,9 @@ class LaunchingOperator(DeviceSeeker):
         self.restarts = restarts
         self.kill_grace_seconds = kill_grace_seconds
         self.require_checkpoint = require_checkpoint
+        self.initial_checkpoint = initial_checkpoint
+        self.fresh = fresh
+        self.allow_from_scratch = allow_from_scratch
         self._unrendered: dict[str, Any] = {}
         self._jinja_env: jinja2.Environment | None = None
 
@@ -164,10 +172,12 @@ class LaunchingOperator(DeviceSeeker):
         devices = self._config_context(settings)
         launches = [self._launch(context, devices, number) for number in numbers]
         staged = self._stage(settings, folders)
+        initial = self._initial(settings, folders)
         launches = [
             dataclasses.replace(
                 launch,
                 inputs=self._inputs_of(launch, staged, folders),
+                initial_checkpoint=initial,
                 # The first one's checkpoint is the gang's; the others need not leave any.
                 require_checkpoint=launch.require_checkpoint and (not plan.is_gang or launch.replica == LEAD),
             )
@@ -198,6 +208,8 @@ class LaunchingOperator(DeviceSeeker):
             require_checkpoint=self.require_checkpoint,
             kill_grace_seconds=parse_seconds(self.kill_grace_seconds),
             memory_limit_bytes=_limit("memory_limit", self.memory_limit, parse_bytes),
+            fresh=self.fresh,
+            allow_from_scratch=self.allow_from_scratch,
         )
 
     def _plan(self, context: Context) -> Plan:
@@ -268,6 +280,20 @@ class LaunchingOperator(DeviceSeeker):
             )
             for name, declared in (self.inputs or {}).items()
         }
+
+    def _initial(self, settings: Settings, folders: RunFolders) -> str | None:
+        """Make sure that the checkpoint to begin with is on this host, and return its prefix."""
+        declared = self.initial_checkpoint
+        if declared is None or not declared["source"]:
+            return None
+        return ensure_initial(
+            declared["source"],
+            hdfs_conn_id=declared.get("hdfs_conn_id"),
+            folders=folders,
+            settings=settings,
+            log=self.log,
+            allow_from_scratch=self.allow_from_scratch,
+        )
 
     def _inputs_of(
         self, launch: ReplicaLaunch, staged: Mapping[str, StagedInput], folders: RunFolders

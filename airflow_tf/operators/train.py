@@ -27,6 +27,10 @@ class TensorFlowTrainOperator(ReplicaOperator):
         in its output, as a failure that ``restarts`` may cure. Progress is a reported step or a change of a
         checkpoint's files; of a program that reports no steps, output. By default none is ended for this.
     :param memory_limit: most memory of the host that a replica may use. Refused where cgroups are not delegated.
+    :param initial_checkpoint: ``{"source": uri, "hdfs_conn_id": …}`` of the checkpoint to begin with: a prefix, a
+        published version, or ``<base>/latest``.
+    :param fresh: every attempt begins with that or from scratch, never with what an earlier attempt has saved.
+    :param allow_from_scratch: begin from scratch where checkpoints exist but cannot be read, or none is published.
     :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": "files" | None}``, staged if they are not.
     :param session_config: TensorFlow's ``ConfigProto`` by its own field names.
     :param api: ``tf2``, ``v1`` or ``auto``: which kind of program the session config must reach.

@@ -9,17 +9,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup, TriggerRule
+from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule
 
-from airflow_tf.core.cluster import CHIEF, GANG_STRATEGIES
+from airflow_tf.core.checkpoint.methods import AVERAGE, CHIEF, SOUP
+from airflow_tf.core.cluster import GANG_STRATEGIES
+from airflow_tf.core.templates import is_template
 from airflow_tf.core.verdict import ALL
 from airflow_tf.hooks.devices import DEVICE_FIELDS
-from airflow_tf.operators.checkpoint import AVERAGE, SOUP, CheckpointAggregateOperator, CheckpointPublishOperator
+from airflow_tf.hooks.initial import LATEST
+from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, CheckpointPublishOperator
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.dag_fields import to_param
 from airflow_tf.pipeline.declaration import Loaded, load_declaration
-from airflow_tf.pipeline.models import Declaration, Spec
+from airflow_tf.pipeline.models import Declaration, EvaluateSpec, KeepSpec, Spec
 from airflow_tf.sensors.devices import DeviceAvailabilitySensor
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 
@@ -129,6 +132,8 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
         map_index_template="replica {{ task.replica }}",
         **_given(devices, *DEVICE_FIELDS),
         **_device_timeout(declaration),
+        **_given(declaration.checkpoints, "fresh", "allow_from_scratch"),
+        **_initial(declaration),
         **_success(declaration),
         **_start_timeout(declaration),
         **_given(
@@ -148,10 +153,21 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
     ).expand(replica=list(range(devices.count)))
 
 
+def _initial(declaration: Declaration) -> dict[str, Any]:
+    checkpoints = declaration.checkpoints
+    source = checkpoints.initial_checkpoint
+    if source is None:
+        return {}
+    if source == LATEST:
+        source = f"{(checkpoints.publish or '').rstrip('/')}/{LATEST}"
+    conn_id = checkpoints.hdfs_conn_id or declaration.hdfs_conn_id
+    return {"initial_checkpoint": {"source": source, "hdfs_conn_id": conn_id}}
+
+
 def _aggregate(declaration: Declaration) -> CheckpointAggregateOperator:
     train, method = declaration.train, declaration.checkpoints.aggregate
     # A replica that is not required ends skipped when it fails; this task counts those that succeeded.
-    rule = {} if train.success == ALL else {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+    rule: dict[str, Any] = {} if train.success == ALL else {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
     return CheckpointAggregateOperator(
         task_id="aggregate_checkpoints",
         from_task="train",
@@ -210,5 +226,18 @@ def _publish(declaration: Declaration, base: str) -> CheckpointPublishOperator:
         from_task="aggregate_checkpoints",
         destination=base,
         hdfs_conn_id=checkpoints.hdfs_conn_id or declaration.hdfs_conn_id,
-        **({"evaluation_task": "evaluate", "metric": evaluate.metric, "mode": evaluate.mode} if evaluate else {}),
+        outlets=[Asset(f"{declaration.dag_id}_model" if is_template(base) else base.rstrip("/"))],
+        **_keep(checkpoints.keep),
+        **_judged(evaluate),
     )
+
+
+def _keep(keep: KeepSpec | None) -> dict[str, Any]:
+    if keep is None:
+        return {}
+    rules = _given(keep, "last", "best", "every")
+    return {"keep": rules | {"younger_than_seconds": keep.younger_than.total_seconds()}}
+
+
+def _judged(evaluate: EvaluateSpec | None) -> dict[str, Any]:
+    return {"evaluation_task": "evaluate", "metric": evaluate.metric, "mode": evaluate.mode} if evaluate else {}

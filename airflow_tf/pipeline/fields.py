@@ -118,7 +118,7 @@ def _entrypoint(value: str, info: ValidationInfo) -> str:
     return str(script.absolute())
 
 
-def _uri(value: str) -> str:
+def check_uri(value: str) -> str:
     """Check the literal part of a storage URI, unless a template makes its beginning."""
     text = _TEMPLATE.sub("x", value)
     try:
@@ -156,8 +156,8 @@ Choices = Annotated[list[Templated], Field(min_length=1)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema({"type": ["string", "number"]})]
 Plain = Annotated[Any, AfterValidator(_plain), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
-RunUri = Annotated[Templated, AfterValidator(_uri)]
-StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(_uri)]
+RunUri = Annotated[Templated, AfterValidator(check_uri)]
+StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(check_uri)]
 DagId = Annotated[Text, name(r"[A-Za-z0-9_.-]{1,250}", "a DAG id")]
 InputName = Annotated[str, name(r"[A-Za-z][A-Za-z0-9_]*", "the name of an input")]
 Arguments = dict[Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of an argument")], Plain]

@@ -36,6 +36,7 @@ from airflow_tf.pipeline.fields import (
     Templated,
     Text,
     check_templates,
+    check_uri,
     refuse,
     reraise,
 )
@@ -137,6 +138,25 @@ class KeepSpec(Spec):
     every: Natural = 0
     younger_than: Duration = timedelta(0)
 
+    @model_validator(mode="after")
+    def _check(self) -> KeepSpec:
+        if not (self.last or self.best or self.every or self.younger_than):
+            raise refuse("it keeps nothing", todo="Give last, best, every or younger_than.")
+        return self
+
+
+_OF_METHODS = {
+    "metric": ("best", "top_k"),
+    "mode": ("best", "top_k"),
+    "weights": ("average", "top_k"),
+    "top": ("top_k",),
+    "decay": ("ema",),
+    "last": ("ema",),
+    "not_finite": ("average", "top_k", "ema", "greedy_soup"),
+    "optimizer": ("average", "top_k", "ema", "greedy_soup"),
+}
+"""Key of the ``checkpoints`` section -> the methods that use it."""
+
 
 class CheckpointsSpec(Spec):
     """How the replicas' checkpoints become one, and the static base under which versions of it are published.
@@ -162,6 +182,26 @@ class CheckpointsSpec(Spec):
     publish: StaticUri | None = None
     keep: KeepSpec | None = None
     hdfs_conn_id: Text | None = None
+
+    @field_validator("initial_checkpoint")
+    @classmethod
+    def _check_initial(cls, value: str | None) -> str | None:
+        return value if value in {None, "latest"} else check_uri(str(value))
+
+    @model_validator(mode="after")
+    def _check(self) -> CheckpointsSpec:
+        method = self.aggregate or "average"
+        for key, methods in _OF_METHODS.items():
+            if key in self.model_fields_set and method not in methods:
+                raise refuse(f"{key} is not used by {method}", todo=f"Remove it, or choose {' or '.join(methods)}.")
+        if method == "top_k" and (self.metric is None or self.top is None):
+            raise refuse("aggregate is top_k without metric and top", todo="Add both.")
+        if self.initial_checkpoint == "latest" and not self.publish:
+            why = "the latest version is looked for below checkpoints.publish"
+            raise refuse("initial_checkpoint is latest, but nothing is published", why, "Give a URI, or add publish.")
+        if self.keep and not self.publish:
+            raise refuse("keep is for what is published, and there is no publish", todo="Add it, or remove keep.")
+        return self
 
 
 class Declaration(Spec):
@@ -225,7 +265,7 @@ class Declaration(Spec):
         method = self.checkpoints.aggregate
         if roles and method not in {None, "chief", "ema", "none"}:
             why = f"the replicas of a {train.strategy} gang train one model, and its chief saves it"
-            todo = "Write chief or ema, or leave it out."
+            todo = "Write chief, or leave it out."
             raise refuse(f"checkpoints.aggregate cannot be {method}", why, todo)
         if not roles and method == "chief":
             why = f"{train.strategy} replicas have no chief"
@@ -247,47 +287,13 @@ class Declaration(Spec):
         return self
 
     @model_validator(mode="after")
-    def _check_method(self) -> Declaration:
+    def _check_aggregation(self) -> Declaration:
         checkpoints = self.checkpoints
-        method = checkpoints.aggregate or "average"
-        for key, methods in _OF_METHODS.items():
-            if key in checkpoints.model_fields_set and method not in methods:
-                todo = f"Remove it, or choose {' or '.join(methods)}."
-                raise refuse(f"checkpoints.{key} is not used by {method}", todo=todo)
-        if method == "greedy_soup" and not self.evaluate:
+        if checkpoints.aggregate == "greedy_soup" and not self.evaluate:
             raise refuse("checkpoints.aggregate is greedy_soup, but there is no 'evaluate'", todo="Add it.")
-        if method == "top_k" and (checkpoints.metric is None or checkpoints.top is None):
-            raise refuse("checkpoints.aggregate is top_k without metric and top", todo="Add both.")
         if checkpoints.top is not None and checkpoints.top > self.devices.count:
             why = f"there are {self.devices.count} replicas"
             raise refuse(f"checkpoints.top is {checkpoints.top}", why, "Give a number not above devices.count.")
+        if checkpoints.keep and checkpoints.keep.best and not self.evaluate:
+            raise refuse("checkpoints.keep.best needs the metric of an 'evaluate'", todo="Add it.")
         return self
-
-    @model_validator(mode="after")
-    def _check_start(self) -> Declaration:
-        checkpoints = self.checkpoints
-        if checkpoints.initial_checkpoint == "latest" and not checkpoints.publish:
-            why = "the latest version is looked for below checkpoints.publish"
-            raise refuse("checkpoints.initial_checkpoint is latest, but nothing is published", why, "Give a URI.")
-        if checkpoints.keep is not None:
-            keep = checkpoints.keep
-            if not checkpoints.publish:
-                raise refuse("checkpoints.keep needs checkpoints.publish", todo="Add it, or remove keep.")
-            if not (keep.last or keep.best or keep.every or keep.younger_than):
-                raise refuse("checkpoints.keep keeps nothing", todo="Give last, best, every or younger_than.")
-            if keep.best and not self.evaluate:
-                raise refuse("checkpoints.keep.best needs an evaluation", todo="Add an evaluate section.")
-        return self
-
-
-_OF_METHODS = {
-    "metric": ("best", "top_k"),
-    "mode": ("best", "top_k"),
-    "weights": ("average", "top_k"),
-    "top": ("top_k",),
-    "decay": ("ema",),
-    "last": ("ema",),
-    "not_finite": ("average", "top_k", "ema", "greedy_soup"),
-    "optimizer": ("average", "top_k", "ema", "greedy_soup"),
-}
-"""Key of the ``checkpoints`` section -> the methods that use it."""

@@ -217,18 +217,22 @@ class ReplicaRun:
         )
 
 
-def resume_point(checkpoint_folder: str) -> str | None:
-    """Return the last complete checkpoint of this generation, None where none was ever finished.
+def resume_point(launch: ReplicaLaunch) -> str | None:
+    """Return the last complete checkpoint of this generation; the initial one, if any, where none was ever finished.
 
-    :raises CheckpointError: if there were checkpoints and none can be read: to start from scratch would hide the loss.
+    :raises CheckpointError: if there were checkpoints and none can be read: to start from scratch would hide the loss,
+        unless the launch allows it.
     """
-    found = latest_complete(Path(checkpoint_folder))
+    if launch.fresh:
+        return launch.initial_checkpoint
+    found = latest_complete(Path(launch.checkpoint_folder))
     for skipped in found.skipped:
         log.warning("passed over %s: %s", skipped.path, skipped.reason)
-    if found.prefix is None and found.skipped:
+    if found.prefix is None and found.skipped and not launch.allow_from_scratch:
+        folder = launch.checkpoint_folder
         raise CheckpointError(
-            f"the checkpoints in {checkpoint_folder} cannot be read, and training does not start from scratch silently",
+            f"the checkpoints in {folder} cannot be read, and training does not start from scratch silently",
             "; ".join(f"{skipped.path}: {skipped.reason}" for skipped in found.skipped),
-            "Repair or remove them, or clear the task: that opens a new, empty generation.",
+            "Repair or remove them, set allow_from_scratch, or clear the task: that opens a new, empty generation.",
         )
-    return found.prefix
+    return found.prefix or launch.initial_checkpoint

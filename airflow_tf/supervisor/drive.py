@@ -252,7 +252,8 @@ class Drive:
         """Fill in what only the supervisor knows, and make the folders."""
         number = launch.replica
         home = results.replica_folder(self._gang_folder, number, self.generation)
-        folder, checkpoints = home / f"attempt-{attempt}", home / "checkpoints"
+        folder = home / f"attempt-{attempt}"
+        checkpoints = (folder if launch.fresh else home) / "checkpoints"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         checkpoints.mkdir(mode=0o700, exist_ok=True)
         memories = [device.memory_bytes for device in member.devices]
@@ -271,7 +272,7 @@ class Drive:
     async def _start(self, runs: Mapping[int, ReplicaRun]) -> None:
         """Start every replica from the last complete checkpoint, which is the first replica's."""
         try:
-            resume_from = await asyncio.to_thread(resume_point, runs[min(runs)].launch.checkpoint_folder)
+            resume_from = await asyncio.to_thread(resume_point, runs[min(runs)].launch)
             meeting = Rendezvous(self._plan, list(runs)) if self._plan.is_gang else None
         except AirflowTfError as error:
             for run in runs.values():

@@ -44,7 +44,8 @@ def test_the_run_publishes_one_whole_result(run: str, flights: Path) -> None:
     (version,) = published(flights)
     names = {path.name for path in version.iterdir()}
     assert names == {"_SUCCESS", "checkpoint", "manifest.json", "model.data-00000-of-00001", "model.index"}
-    assert {path.name for path in version.parent.iterdir()} == {version.name}
+    assert {path.name for path in version.parent.iterdir()} == {version.name, "_latest"}
+    assert (version.parent / "_latest").read_text() == version.name
 
 
 def test_the_average_beats_the_mean_predictor_clearly(run: str, flights: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.hooks.airflow_run import TaskRun
-from airflow_tf.operators.checkpoint import choose, collect, describe, version_name
+from airflow_tf.operators.candidates import choose, collect, describe, version_name
 from airflow_tf.operators.evaluate import check_evaluation
 from tests.supervisor.harness import write_checkpoint
 

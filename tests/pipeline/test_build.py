@@ -183,3 +183,23 @@ def test_a_check_and_the_number_of_shares_are_handed_to_the_staging_task(tmp_pat
     train, holdout = dag.get_task("stage.train"), dag.get_task("stage.holdout")
     assert (train.check, train.replicas) == ({"format": "csv", "columns": ["int32", "string"]}, 2)
     assert (holdout.check, holdout.replicas) == (None, 1)
+
+
+def test_checkpoints_section_reaches_the_operators(tmp_path):
+    section = (
+        "checkpoints:\n  aggregate: greedy_soup\n  not_finite: leave_out\n  initial_checkpoint: latest\n  fresh: true\n"
+        "  publish: hdfs://namenode:8020/models/churn/\n  keep: {last: 3, younger_than: 1d}\n"
+    )
+    dag = load_dag(write(tmp_path, VALID.partition("checkpoints:")[0] + section))
+    aggregate, publish = dag.get_task("aggregate_checkpoints"), dag.get_task("publish")
+    assert (aggregate.method, aggregate.metric, aggregate.not_finite) == ("greedy_soup", "mae", "leave_out")
+    assert aggregate.evaluate["entrypoint"] == "package.module:main"
+    assert aggregate.evaluate["inputs"].keys() == {"holdout"}
+    assert publish.keep == {"last": 3, "younger_than_seconds": 86400.0}
+    assert [asset.uri for asset in publish.outlets] == ["hdfs://namenode:8020/models/churn"]
+    train = dag.get_task("train").partial_kwargs
+    assert train["initial_checkpoint"] == {
+        "source": "hdfs://namenode:8020/models/churn/latest",
+        "hdfs_conn_id": "cluster",
+    }
+    assert train["fresh"] is True

@@ -193,8 +193,8 @@ def kill(pid: int | None, number: int) -> None:
     os.kill(pid, number)
 
 
-def write_checkpoint(prefix: Path) -> None:
+def write_checkpoint(prefix: Path, value: float = 1.0) -> None:
     """Write a complete checkpoint with one float."""
     with BundleWriter(str(prefix)) as writer:
-        writer.add(b"weight", Entry(1, (1,), 0, 0, 4, 0), [struct.pack("<f", 1.0)])
+        writer.add(b"weight", Entry(1, (1,), 0, 0, 4, 0), [struct.pack("<f", value)])
         writer.commit()

@@ -1,0 +1,95 @@
+"""Choose among candidates, and make the folder that is published."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from airflow_tf.core.errors import CheckpointError
+from airflow_tf.core.identity import digest
+from airflow_tf.hooks.airflow_run import TaskRun
+
+_CHUNK_BYTES = 4 * 2**20
+
+
+def fresh_folder(folder: Path) -> Path:
+    """Make an empty folder; what a killed try left in it is removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    return folder
+
+
+def version_name(run_after: dt.datetime, run: TaskRun) -> str:
+    """Return ``v=<UTC>-<hash>``: the same for every try of a run, sortable, without ``:`` (HDFS refuses it)."""
+    stamp = run_after.astimezone(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
+    return f"v={stamp}-{digest(run.dag_id, run.run_id, length=8)}"
+
+
+def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, metric: str | None, mode: str) -> str:
+    """Return the name of the candidate to publish.
+
+    :raises CheckpointError: if nothing decides, or the metric is missing.
+    """
+    candidates = list(aggregated["candidates"])
+    if evaluation is None:
+        if aggregated["chosen"] is None:
+            raise CheckpointError(
+                "no candidate is chosen",
+                f"method {aggregated['method']!r} leaves it to an evaluation",
+                "Add an evaluate section with a metric.",
+            )
+        return str(aggregated["chosen"])
+    scores = {name: evaluation["candidates"].get(name, {}) for name in candidates}
+    metric = metric or _only_metric(scores)
+    missing = [name for name, values in scores.items() if metric not in values]
+    if missing:
+        raise CheckpointError(f"the evaluation has no metric {metric!r} for {', '.join(missing)}")
+    sign = 1.0 if mode == "min" else -1.0
+    # The aggregate comes first: it is taken unless it is worse than the best replica.
+    order = sorted(candidates, key=lambda name: name != aggregated["chosen"])
+    return str(min(order, key=lambda name: sign * float(scores[name][metric])))
+
+
+def _only_metric(scores: Mapping[str, Mapping[str, float]]) -> str:
+    names = sorted({metric for values in scores.values() for metric in values})
+    if len(names) != 1:
+        raise CheckpointError(
+            "it is not clear which metric decides",
+            f"the evaluation gave: {', '.join(names) or 'none'}",
+            "Name one by evaluate.metric.",
+        )
+    return names[0]
+
+
+def collect(prefix: str, folder: Path) -> Path:
+    """Link the files of one checkpoint into a fresh folder under the name ``model``, with TensorFlow's state file."""
+    fresh_folder(folder)
+    source = Path(prefix)
+    files = [
+        path
+        for path in source.parent.glob("*")
+        if path.name.startswith((f"{source.name}.index", f"{source.name}.data-"))
+    ]
+    if not files:
+        raise CheckpointError(f"checkpoint {prefix} is gone", todo="Clear the training task to train again.")
+    for path in files:
+        (folder / f"model{path.name[len(source.name) :]}").hardlink_to(path)
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model"\nall_model_checkpoint_paths: "model"\n')
+    return folder
+
+
+def describe(folder: Path) -> dict[str, dict[str, int]]:
+    """Return name -> size in bytes and CRC32C of every file in ``folder``."""
+    found: dict[str, dict[str, int]] = {}
+    for path in sorted(folder.iterdir()):
+        checksum, size = 0, 0
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                checksum, size = google_crc32c.extend(checksum, chunk), size + len(chunk)
+        found[path.name] = {"size": size, "crc32c": checksum}
+    return found

@@ -1,0 +1,66 @@
+"""What a published version says about where it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from airflow_tf.core.checkpoint import BundleReader
+from airflow_tf.core.checkpoint.rules import step_of
+from airflow_tf.core.identity import RunFolders, digest
+from airflow_tf.core.manifest import StagedInput
+
+_PACKAGES = ("airflow-tf", "apache-airflow", "tensorflow", "tensorflow-cpu", "keras", "numpy")
+
+
+def published_step(prefix: str) -> int | None:
+    """Return the training step of a checkpoint, None where it has none."""
+    with BundleReader(prefix) as reader:
+        return step_of(reader)
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of the packages that made a model, as far as Airflow's interpreter has them."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def staged_inputs(folders: RunFolders) -> dict[str, dict[str, Any]]:
+    """Return what was staged for a run on this host: source, files, bytes, and a digest of the files' versions."""
+    found = {}
+    for path in sorted((folders.root / "inputs").glob("*.manifest.json")):
+        staged = StagedInput.loads(path.read_text(encoding="utf-8"))
+        files = sorted((file.source, file.size, file.mtime_ms, file.crc32c) for file in staged.files)
+        found[path.name.removesuffix(".manifest.json")] = {
+            "source": staged.source,
+            "files": len(files),
+            "bytes": staged.total_bytes,
+            "digest": digest(json.dumps(files), length=64),
+        }
+    return found
+
+
+def code(entrypoint: str, dag_folder: Path, bundle_version: str | None) -> dict[str, Any]:
+    """Return the training program: its name, its content's digest if it is a script, and the DAG bundle's version."""
+    script = dag_folder / entrypoint
+    content = hashlib.sha256(script.read_bytes()).hexdigest() if script.is_file() else None
+    return {"entrypoint": entrypoint, "sha256": content, "bundle_version": bundle_version}
+
+
+def aggregation(aggregated: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return how a candidate was made, and of what."""
+    return {
+        "method": aggregated["method"],
+        "same_start": aggregated.get("same_start"),
+        "replicas": aggregated.get("metrics", {}),
+        **aggregated.get("reports", {}).get(name, {}),
+    }

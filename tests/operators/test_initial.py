@@ -1,0 +1,73 @@
+"""The checkpoint that a training begins with."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_tf.core.errors import CheckpointError, StorageNotFoundError
+from airflow_tf.core.identity import RunFolders
+from airflow_tf.hooks.initial import ensure_initial
+from tests.supervisor.harness import write_checkpoint
+
+log = logging.getLogger("test")
+
+
+@pytest.fixture
+def base(tmp_path):
+    for day in (1, 2):
+        publish(tmp_path / "models", day)
+    return tmp_path / "models"
+
+
+def publish(base: Path, day: int) -> None:
+    folder = base / f"v=2026010{day}T000000Z-0000000{day}"
+    folder.mkdir(parents=True)
+    write_checkpoint(folder / "model", value=day)
+    (folder / "manifest.json").write_text(json.dumps({"fence": 1, "digest": str(day), "metrics": {}}))
+    (folder / "_SUCCESS").touch()
+
+
+@pytest.fixture
+def ask(settings):
+    def call(source, **options):
+        folders = RunFolders(settings.home, "dag", "run")
+        return ensure_initial(str(source), hdfs_conn_id=None, folders=folders, settings=settings, log=log, **options)
+
+    return call
+
+
+def data(prefix):
+    return Path(f"{prefix}.data-00000-of-00001").read_bytes()
+
+
+def test_the_newest_version_stays_the_same_for_all_who_ask_in_a_run(ask, base):
+    prefix = ask(f"file://{base}/latest")
+    first = data(prefix)
+    assert first == data(base / "v=20260102T000000Z-00000002" / "model")
+    publish(base, 3)
+    assert data(ask(f"file://{base}/latest")) == first
+
+
+def test_a_version_and_a_prefix_can_be_named(ask, base):
+    version = f"file://{base}/v=20260101T000000Z-00000001"
+    assert data(ask(version)) == data(base / "v=20260101T000000Z-00000001" / "model")
+    assert data(ask(f"{version}/model")) == data(base / "v=20260101T000000Z-00000001" / "model")
+
+
+def test_what_is_missing_or_damaged_is_an_error(ask, base, tmp_path):
+    with pytest.raises(StorageNotFoundError):
+        ask(f"file://{base}/v=20270101T000000Z-00000001")
+    index = base / "v=20260102T000000Z-00000002" / "model.index"
+    index.write_bytes(b"garbage")
+    with pytest.raises(CheckpointError, match="damaged"):
+        ask(f"file://{base}/latest")
+
+
+def test_nothing_published_is_an_error_unless_the_first_run_may_begin_from_scratch(ask, tmp_path):
+    with pytest.raises(CheckpointError, match="there is no version below"):
+        ask(f"file://{tmp_path}/none/latest")
+    assert ask(f"file://{tmp_path}/none/latest", allow_from_scratch=True) is None
