@@ -53,6 +53,7 @@ def _numbers(text: str) -> list[float]:
 
 
 ARG_FILES = _arg("files", nargs="+", metavar="FILE", help="Declarations (*.tf.yaml)")
+ARG_CONFIGS = _arg("files", nargs="+", metavar="FILE", help="Session configs (.yaml, .json, .pbtxt, or .j2 of them)")
 ARG_NAME = _arg("name", metavar="NAME", help="What the new DAG and its files are called")
 ARG_DAG_FOLDER = _arg("--folder", metavar="PATH", help="Where to write them (default: Airflow's DAG folder)")
 ARG_HDFS = _arg("--hdfs", metavar="URI", help="A path on HDFS that must be reachable, e.g. hdfs://namenode:8020/")
@@ -186,6 +187,14 @@ _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
 """Name of a command -> its help and its arguments; the function of that name in ``commands`` does it."""
 
 
+_SESSION_CONFIG = (
+    "airflow_tf.cli.session_config.session_config",
+    "session-config",
+    "Show what v1, TF2 and servers make of session configs, and why a field is refused",
+    (ARG_CONFIGS, ARG_OUTPUT),
+)
+
+
 def get_cli_commands() -> list[CLICommand]:
     """Return the command group ``airflow tf``."""
     commands = [_command(f"{_MODULE}.{name}", name, *rest) for name, rest in _COMMANDS.items()]
@@ -195,7 +204,11 @@ def get_cli_commands() -> list[CLICommand]:
     )
     cached = [_command(f"{_OF_CACHE}_{name}", name, *rest) for name, rest in _CACHE.items()]
     cache = GroupCommand(name="cache", help="List, check and empty the staging cache", subcommands=cached)
-    return [GroupCommand(name="tf", help="Train TensorFlow models", subcommands=[*commands, group, cache])]
+    return [
+        GroupCommand(
+            name="tf", help="Train TensorFlow models", subcommands=[*commands, _command(*_SESSION_CONFIG), group, cache]
+        )
+    ]
 
 
 def _command(function: str, name: str, text: str, args: tuple[Arg, ...]) -> ActionCommand:

@@ -35,6 +35,15 @@ def has_template(value: object) -> bool:
     return is_template(value)
 
 
+def without_templates(value: Any) -> Any:  # noqa: ANN401  any JSON value
+    """Return ``value`` without what is not known before rendering: entries of mappings, and lists with a template."""
+    if isinstance(value, Mapping):
+        return {key: without_templates(item) for key, item in value.items() if not is_template(item)}
+    if isinstance(value, list):
+        return [] if has_template(value) else value
+    return value
+
+
 def render(value: Any, context: Mapping[str, Any], path: str = "") -> Any:  # noqa: ANN401  any JSON value
     """Return ``value`` with every string in its dicts and lists rendered; keys and other values stay as they are.
 

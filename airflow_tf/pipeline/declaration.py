@@ -10,12 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from airflow_tf.core.errors import DeclarationError
-from airflow_tf.core.session_config.parsing import Parser
-from airflow_tf.core.session_config.plan import plan
-from airflow_tf.core.session_config.rules import RULES, limit_to_share
 from airflow_tf.core.session_config.types import WHOLE_PERCENT, ConfigContext
 from airflow_tf.core.session_config.types import Problem as ConfigProblem
-from airflow_tf.core.templates import has_template, is_template
+from airflow_tf.core.session_config.validation import judge
+from airflow_tf.core.templates import without_templates
 from airflow_tf.core.units import parse_share
 from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Problem, problems_of
 from airflow_tf.pipeline.models import Declaration
@@ -67,10 +65,7 @@ def _session_config_problems(data: dict[str, Any]) -> list[ConfigProblem]:
     if not isinstance(train, dict) or not isinstance(config, dict):
         return []
     context = _context(train, devices if isinstance(devices, dict) else {})
-    parser = Parser()
-    parsed = limit_to_share(parser.parse(_without_templates(config)), context)
-    broken = [finding.problem for rule in RULES for finding in rule(parsed, context) if finding.is_error]
-    return [*parser.problems, *broken, *(found for found in plan(parsed, context) if isinstance(found, ConfigProblem))]
+    return list(judge(without_templates(config), context).errors)
 
 
 def _context(train: dict[str, Any], devices: dict[str, Any]) -> ConfigContext:
@@ -90,14 +85,6 @@ def _share_percent(share: Any) -> int:  # noqa: ANN401  any YAML value
         return parse_share(share)
     except DeclarationError:  # is reported for itself
         return WHOLE_PERCENT
-
-
-def _without_templates(value: Any) -> Any:  # noqa: ANN401  any YAML value
-    if isinstance(value, dict):
-        return {key: _without_templates(item) for key, item in value.items() if not is_template(item)}
-    if isinstance(value, list):
-        return [] if has_template(value) else value
-    return value
 
 
 def _split(path: str) -> DataPath:

@@ -128,24 +128,46 @@ class Parser:
                 self._problem(path, f"{' and '.join(given)} exclude each other", "Keep one of them.")
 
     def _unknown(self, descriptor: Descriptor, key: Any, item: Any, path: str) -> None:  # noqa: ANN401
-        fields = [field.name for field in descriptor.fields]
-        close = difflib.get_close_matches(str(key), fields, n=1)
-        elsewhere = sorted(_find(config_descriptor(), str(key)), key=lambda found: (found.count("."), found))
-        allowed = f"Allowed here: {', '.join(sorted(fields))}."
-        if key == "session_config" or _has_key(item, "session_config"):
-            todo = "Give only the inner session_config block."
-        elif elsewhere:
-            todo = f"It belongs under session_config.{elsewhere[0].rpartition('.')[0]}.".replace(
-                "session_config..", "session_config."
-            )
-        elif close:
-            todo = f'Did you mean "{close[0]}"? {allowed}'
-        else:
-            todo = allowed
-        self._problem(_join(path, str(key)), f"unknown field of {descriptor.name}", todo)
+        self.problems.append(_unknown_field(descriptor, str(key), path, nested=_has_key(item, "session_config")))
 
     def _problem(self, path: str, why: str, todo: str = "") -> None:
         self.problems.append(Problem(path, why, todo))
+
+
+def suggest(message: str, name: str) -> Problem:
+    """Return what to say of the unknown field ``name`` of ``message``, like ``tensorflow.GPUOptions``."""
+    root = config_descriptor()
+    descriptor = root.file.pool.FindMessageTypeByName(message)
+    places = [""] if descriptor is root else sorted(_places(root, descriptor), key=lambda place: place.count("."))
+    return _unknown_field(descriptor, name, places[0] if places else "")
+
+
+def _unknown_field(descriptor: Descriptor, key: str, path: str, *, nested: bool = False) -> Problem:
+    fields = [field.name for field in descriptor.fields]
+    close = difflib.get_close_matches(key, fields, n=1)
+    elsewhere = sorted(_find(config_descriptor(), key), key=lambda found: (found.count("."), found))
+    allowed = f"Allowed here: {', '.join(sorted(fields))}."
+    if key == "session_config" or nested:
+        todo = "Give only the inner session_config block."
+    elif elsewhere:
+        todo = f"It belongs under session_config.{elsewhere[0].rpartition('.')[0]}.".replace(
+            "session_config..", "session_config."
+        )
+    elif close:
+        todo = f'Did you mean "{close[0]}"? {allowed}'
+    else:
+        todo = allowed
+    return Problem(_join(path, key), f"unknown field of {descriptor.name}", todo)
+
+
+def _places(within: Descriptor, wanted: Descriptor, path: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the paths of fields of the type ``wanted``, at most five levels deep."""
+    for field in within.fields:
+        if field.type == FieldDescriptor.TYPE_MESSAGE and not _is_map(field) and depth < 5:  # noqa: PLR2004
+            here = _join(path, field.name)
+            if field.message_type.full_name == wanted.full_name:
+                yield here
+            yield from _places(field.message_type, wanted, here, depth + 1)
 
 
 def _integer(field: FieldDescriptor, value: Any) -> int:  # noqa: ANN401

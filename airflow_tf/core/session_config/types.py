@@ -84,3 +84,13 @@ class Problem:
     def __str__(self) -> str:
         """Join path, reason and advice."""
         return f"{self.full_path}: {self.why.rstrip('.')}. {self.todo}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """All findings about one session config; with errors, ``fields`` holds only what has a way into the program."""
+
+    config: dict[str, Any]
+    fields: tuple[FieldPlan, ...]
+    errors: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
