@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 import tenacity
 
 from airflow_tf.core.causes import Evidence
@@ -32,7 +31,7 @@ from airflow_tf.supervisor.acquire import take_devices
 from airflow_tf.supervisor.attempt import ReplicaRun, StopOrder, Watchdog
 from airflow_tf.supervisor.drive import Drive
 from airflow_tf.supervisor.health import Caretaker, DeviceWatch, gpu_look, holds_gpus, wait_memory_gone
-from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, spawn
+from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, reap_adopted, spawn
 from airflow_tf.supervisor.progress import ProgressWatch
 from airflow_tf.supervisor.protocol import MAX_LINE_BYTES, Connection, attach_from_json
 from airflow_tf.supervisor.quarantine import Quarantine
@@ -119,11 +118,7 @@ class GangSupervisor:
 
     def _reap_orphans(self) -> None:
         """Collect processes that lost their parent inside a replica's tree; this process is their subreaper."""
-        own = set(self._processes) | ({self._zygote.process.pid} if self._zygote is not None else set())
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):  # it went meanwhile
-                if child.pid not in own and child.status() == psutil.STATUS_ZOMBIE:
-                    os.waitpid(child.pid, os.WNOHANG)
+        reap_adopted(set(self._processes) | ({self._zygote.process.pid} if self._zygote is not None else set()))
 
     # --- views -------------------------------------------------------------------------------------------------
 

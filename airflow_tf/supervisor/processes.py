@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +216,17 @@ def spawn(python: str, launch: ReplicaLaunch, path: Path) -> ReplicaProcess:
 
     loop.add_reader(watcher, reap)
     return replica
+
+
+def reap_adopted(own: Collection[int]) -> None:
+    """Collect children that have ended and that nobody waits for: those that came to this process as a subreaper.
+
+    Whoever started a process of this session, or one of ``own``, waits for it. The kernel is asked who has ended: a
+    look through all processes of the host, every second, would be most of what an idle supervisor costs.
+    """
+    session = os.getsid(0)
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):  # no child is left; somebody else collected it
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in own or os.getsid(ended.si_pid) == session:
+                return  # the next look comes after its own waiter
+            os.waitpid(ended.si_pid, os.WNOHANG)
