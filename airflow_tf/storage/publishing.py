@@ -57,6 +57,7 @@ class Publisher:
         """
         if self.patience(self._is_published):
             self.reporter.note(f"{self.uri} already holds this result")
+            self.patience(self._remove_leftovers)  # of a publisher that died right after it had renamed
             self._point()
             return str(self.uri)
         self.patience(self._remove_leftovers)

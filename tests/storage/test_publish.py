@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import getpass
 import json
+import multiprocessing
 import os
+import random
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -265,3 +268,62 @@ def test_a_quota_is_named_and_nothing_is_left(on_hdfs: Place, local: Path, hdfs_
     with pytest.raises(StorageNoSpaceError, match="quota"):
         on_hdfs.publish(local, manifest_of(local))
     assert on_hdfs.names() == []
+
+
+class Failing:
+    """The name node goes away at the n-th call, and stays away."""
+
+    def __init__(self, inner: FileSystem, calls: int) -> None:
+        self._inner, self._left = inner, calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        def call(*arguments: Any) -> Any:
+            if self._left == 0:
+                raise StorageUnavailableError("the name node is gone")
+            self._left -= 1
+            return method(*arguments)
+
+        return call
+
+
+def test_a_file_system_that_fails_in_any_phase_shows_the_old_or_the_new_result_never_a_part(
+    local: Path, tmp_path: Path
+) -> None:
+    older, newer = manifest_of(local, fence=1, digest="older"), manifest_of(local, fence=2)
+    for calls in range(200):
+        place = Place(f"file://{tmp_path}/{calls}")
+        publish_here(place, place.files, local, older)
+        done = True
+        try:
+            publish_here(place, Failing(place.files, calls), local, newer)
+        except StorageUnavailableError:
+            done = False
+        visible = {name: data for name, data in place.tree().items() if not name.startswith(".")}
+        assert visible in ({}, whole(local, older), whole(local, newer))
+        publish_here(place, place.files, local, newer)
+        assert place.tree() == whole(local, newer)
+        if done:
+            return
+    pytest.fail("it never succeeds")
+
+
+def test_a_publisher_killed_at_any_moment_shows_a_whole_result_or_none(local: Path, tmp_path: Path) -> None:
+    place, manifest = Place(f"file://{tmp_path}/models"), manifest_of(local)
+    fork, moments = multiprocessing.get_context("fork"), random.Random(7)
+    started = time.monotonic()
+    Place(f"file://{tmp_path}/first").publish(local, manifest)
+    seconds = time.monotonic() - started
+    for _ in range(20):
+        process = fork.Process(target=place.publish, args=(local, manifest))
+        process.start()
+        process.join(moments.uniform(0, 1.2 * seconds))
+        process.kill()
+        process.join()
+        eventually(lambda: not movers())  # they die with the process that started them
+        visible = {name: data for name, data in place.tree().items() if not name.startswith(".")}
+        assert visible in ({}, whole(local, manifest))
+        place.files.delete(f"{place.path}/v=1")
+    place.publish(local, manifest)
+    assert place.tree() == whole(local, manifest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,23 +81,38 @@ def average(
     chosen = dict(zip(prefixes, _shares(prefixes, weights, destination), strict=True))
     left_out: dict[str, str] = {}
     while True:
-        with ExitStack() as stack:
-            readers = [stack.enter_context(BundleReader(prefix)) for prefix in chosen]
+        try:
             shares = list(chosen.values()) if weights else []
-            work = _Average(readers, shares, on_progress, drop_optimizer=optimizer == "drop")
-            writer = stack.enter_context(BundleWriter(destination))
-            try:
-                work.write(writer)
-            except _NotFiniteError as found:
-                if not_finite == "refuse" or len(found.bad) == len(chosen):
-                    raise found.error() from found
-                left_out |= dict.fromkeys(found.bad, found.what)
-            else:
-                written = writer.commit()
-                write_state(destination)
-                return work.report(destination, written, left_out)
+            report = _write(list(chosen), shares, destination, on_progress, drop_optimizer=optimizer == "drop")
+        except _NotFiniteError as found:
+            if not_finite == "refuse" or len(found.bad) in {0, len(chosen)}:
+                raise found.error() from found
+            left_out |= dict.fromkeys(found.bad, found.what)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise CheckpointError(f"{destination} cannot be written", why, "Make room, or write elsewhere.") from error
+        else:
+            return replace(report, left_out=left_out)
         kept = {prefix: share for prefix, share in chosen.items() if prefix not in left_out}
         chosen = {prefix: share / math.fsum(kept.values()) for prefix, share in kept.items()}
+
+
+def _write(
+    prefixes: Sequence[str],
+    shares: Sequence[float],
+    destination: str,
+    on_progress: Progress | None,
+    *,
+    drop_optimizer: bool,
+) -> AverageReport:
+    with ExitStack() as stack:
+        readers = [stack.enter_context(BundleReader(prefix)) for prefix in prefixes]
+        work = _Average(readers, list(shares), on_progress, drop_optimizer=drop_optimizer)
+        writer = stack.enter_context(BundleWriter(destination))
+        work.write(writer)
+        written = writer.commit()
+        write_state(destination)
+        return work.report(destination, written)
 
 
 def _shares(prefixes: Sequence[str], weights: Sequence[float], destination: str) -> list[float]:
@@ -168,7 +183,7 @@ class _Average:
             elif rule != DROPPED:
                 writer.add(key, entry, self._count(source.chunks(key)), entry.crc32c)
 
-    def report(self, destination: str, written_bytes: int, left_out: dict[str, str]) -> AverageReport:
+    def report(self, destination: str, written_bytes: int) -> AverageReport:
         rules = list(self._rules.values())
         averaged, dropped = rules.count(MEAN), rules.count(DROPPED)
         count = len(self._readers)
@@ -185,7 +200,6 @@ class _Average:
             read_bytes=self._done,
             written_bytes=written_bytes,
             notes=tuple(self._notes()),
-            left_out=left_out,
         )
 
     def _notes(self) -> Iterator[str]:
