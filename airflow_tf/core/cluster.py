@@ -19,6 +19,9 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Gang strategy -> the roles that it knows, in the order of replica numbers: replica 0 leads."""
 
+STRATEGY_VARIABLE = "AIRFLOW_TF_STRATEGY"
+"""Environment variable in which a member of a cluster finds the declared strategy."""
+
 GANG_STRATEGIES = tuple(ROLES)
 STRATEGIES = ("independent", *GANG_STRATEGIES, "towers")
 

@@ -1,5 +1,10 @@
-"""What runs in the training process: TensorFlow yes, Airflow never. ``context()`` is for users' programs."""
+"""What runs in the training process: TensorFlow yes, Airflow never.
+
+``context()`` and ``strategy()`` are for users' programs; neither is needed by a program that reads its environment.
+"""
 
 from airflow_tf.runtime.context import RunContext, context
+from airflow_tf.runtime.strategies import strategy
+from airflow_tf.runtime.strategies.limits import Limits
 
-__all__ = ["RunContext", "context"]
+__all__ = ["Limits", "RunContext", "context", "strategy"]

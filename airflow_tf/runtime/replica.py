@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from airflow_tf.core.cluster import STRATEGY_VARIABLE
 from airflow_tf.core.errors import AirflowTfError, DeclarationError
 from airflow_tf.core.launch import EXIT_REFUSED, STACK_SIGNAL, ReplicaLaunch
 from airflow_tf.runtime.process import PARENT_VARIABLE, die_with_parent, stamp_environment
@@ -104,9 +105,17 @@ def _enter_cgroup(folder: str) -> None:
 
 
 def _prepare(launch: ReplicaLaunch) -> None:
-    """Apply the session config before the program can touch a device; record what was asked and applied."""
-    if not launch.session_config:
-        return
+    """Make TensorFlow what the declaration says, before the program can touch a device."""
+    if launch.session_config:
+        _apply_session_config(launch)
+    if os.environ.get(STRATEGY_VARIABLE) == "v1_cluster":
+        importlib.import_module("airflow_tf.runtime.strategies.v1_cluster").prepare()
+    if launch.api == "v1":
+        importlib.import_module("airflow_tf.runtime.v1").install()
+
+
+def _apply_session_config(launch: ReplicaLaunch) -> None:
+    """Apply the session config; record what was asked and applied."""
     importlib.import_module("tensorflow")
     session_config = importlib.import_module("airflow_tf.runtime.session_config")
     report = session_config.apply(launch.session_config, api=launch.api, memory_bytes=launch.memory_bytes)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from airflow_tf.core.cluster import replica_name, tf_config
+from airflow_tf.core.cluster import STRATEGY_VARIABLE, replica_name, tf_config
 from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
@@ -36,7 +36,8 @@ class Rendezvous:
         :raises DeclarationError: if the cluster cannot work.
         """
         addresses = [f"127.0.0.1:{port.number}" for port in self._ports.values()]
-        return {"TF_CONFIG": tf_config(self._plan.roles, addresses, replica)}
+        config = tf_config(self._plan.roles, addresses, replica)
+        return {"TF_CONFIG": config, STRATEGY_VARIABLE: self._plan.strategy}
 
     def release(self) -> None:
         """Let go of the ports; the attempt has ended."""
