@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from airflow_tf.core.placement import missing_device
 from airflow_tf.core.states import ExitCause
 
 _QUOTE_CHARACTERS = 300
@@ -140,10 +141,6 @@ _HINTS = (
         "TensorFlow found no CUDA driver and used no GPU",
     ),
     (
-        re.compile(r"Cannot assign a device for operation .*GPU"),
-        "the program asks for a GPU that TensorFlow does not see: is this TensorFlow built with CUDA?",
-    ),
-    (
         re.compile(r"No space left on device|OSError: \[Errno 28\]"),
         "a disk is full",
     ),
@@ -251,4 +248,6 @@ def _first_line(pattern: re.Pattern[str], text: str) -> str:
 
 def _hint(output: str) -> str:
     found = [hint for pattern, hint in _HINTS if pattern.search(output)]
+    if missing := missing_device(_last_error(output)):
+        found.append(missing)
     return f" ({'; '.join(found)})" if found else ""

@@ -25,6 +25,7 @@ from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
 from airflow_tf.core.verdict import Ended, Step, Verdict, lacks_culprit, next_step, settle
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, Starter, StopOrder, Watchdog, resume_point
+from airflow_tf.supervisor.placement import write_placement
 from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.supervisor.rendezvous import Rendezvous
 from airflow_tf.supervisor.seat import Seat
@@ -229,6 +230,7 @@ class Drive:
         await self._end(runs, alarm)
         verdict = await asyncio.to_thread(self._settle, runs, ended, alarm)
         for number, run in runs.items():
+            await asyncio.to_thread(write_placement, run.launch)
             await asyncio.to_thread(results.write_outcome, run.folder, verdict.outcomes[number])
         for number, run in runs.items():
             outcome = verdict.outcomes[number]
