@@ -36,6 +36,12 @@ assert "flights" in bag.dags, sorted(bag.dags)
     assert loaded(code.strip() + "\n0") == "[]"
 
 
+@pytest.mark.tensorflow
+def test_names_that_need_tensorflow_are_loaded_when_asked_for():
+    assert loaded("import airflow_tf.runtime", ("tensorflow",)) == "[]"
+    assert loaded("from airflow_tf.runtime import csv_dataset, blocks_dataset", ("tensorflow",)) == "['tensorflow']"
+
+
 def test_a_supervisor_loads_nothing_heavy_either():
     """It stays as long as a training: numpy alone would be a fifth of its memory."""
     heavy = (*HEAVY, "numpy", "alembic", "airflow")
