@@ -40,9 +40,6 @@ RENAMED = {
 }
 """Name before TensorFlow 1.0 -> the same function, with the same order of arguments, in ``tf.compat.v1``."""
 
-_PACKAGES = ("python", "core", "compiler")
-"""Packages of TensorFlow itself, for ``import tensorflow.python.x as x``."""
-
 _LOG = logging.getLogger("airflow_tf.v1")
 
 
@@ -50,7 +47,7 @@ class _Module(types.ModuleType):
     """The v1 API, or a part of it, with the old names."""
 
     def __init__(self, original: types.ModuleType, path: str, said: set[str]) -> None:
-        super().__init__(original.__name__, original.__doc__)
+        super().__init__(f"tensorflow.{path}".rstrip("."), original.__doc__)  # by which Python finds its packages
         self.__dict__.update(_original=original, _path=path, _said=said)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever TensorFlow has there)
@@ -63,8 +60,6 @@ class _Module(types.ModuleType):
             if path not in own["_said"]:
                 own["_said"].add(path)
                 _LOG.warning("tf.%s was removed in TensorFlow 1.0: tf.%s is used", path, RENAMED[path])
-        elif not own["_path"] and name in _PACKAGES:
-            value = getattr(importlib.import_module("tensorflow"), name)
         else:
             return getattr(own["_original"], name)
         setattr(self, name, value)
