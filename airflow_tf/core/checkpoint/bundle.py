@@ -28,7 +28,8 @@ from airflow_tf.core.descriptors import message_class
 from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.errors import CheckpointError
 
-CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 2**19
+"""What is checked and added while it is in the processor's cache: with 4 MiB averaging takes twice the CPU time."""
 _HEADER_KEY = b""
 _FORMAT_VERSION = 1
 _UINT32_MAX = 2**32 - 1

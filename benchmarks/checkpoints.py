@@ -1,0 +1,101 @@
+"""Averaging of checkpoints beside TensorFlow's own load-and-save: the same files, warm page cache, in turn.
+
+Then the memory of ours for inputs that are larger than any memory should be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from harness import SHOWN, Row, arguments, pairs, report
+
+from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry
+
+_PROGRAM = Path(__file__).parent / "average_checkpoints.py"
+_TENSOR_BYTES = 32 * 2**20
+_FLOAT32 = 1
+_PAIRS = 5
+
+
+def write(prefix: Path, size: int, seed: int) -> str:
+    """Write a checkpoint of ``size`` bytes of float32 in tensors of at most 32 MiB."""
+    make = np.random.default_rng(seed)
+    with BundleWriter(str(prefix)) as writer:
+        for number, start in enumerate(range(0, size, _TENSOR_BYTES)):
+            count = min(_TENSOR_BYTES, size - start) // 4
+            values = make.random(count, dtype=np.float32)
+            writer.add(f"layer_{number}/kernel".encode(), Entry(_FLOAT32, (count,), 0, 0, 0, 0), [values.tobytes()])
+        writer.commit()
+    return str(prefix)
+
+
+def run(kind: str, destination: Path, prefixes: Sequence[str]) -> dict[str, float]:
+    """Average in a fresh process; what an earlier one has written is removed before."""
+    shutil.rmtree(destination.parent, ignore_errors=True)
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, str(_PROGRAM), kind, str(destination), *prefixes]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def require_equal(ours: Path, reference: Path) -> None:
+    """Compare the results, outside the measured time.
+
+    :raises RuntimeError: if they differ by more than the rounding of a sum of float32.
+    """
+    with BundleReader(str(ours)) as left, BundleReader(str(reference)) as right:
+        for key in left.entries:
+            one, other = (np.frombuffer(reader.read(key), "f4") for reader in (left, right))
+            if not np.allclose(one, other, rtol=1e-6):
+                raise RuntimeError(f"{key!r} differs")
+
+
+def average_rows(folder: Path, inputs: int, megabytes: int) -> list[Row]:
+    """Measure both sides on the same inputs."""
+    prefixes = [write(folder / f"replica-{number}", megabytes * 10**6, number) for number in range(inputs)]
+    ours, reference = folder / "ours" / "ckpt", folder / "tensorflow" / "ckpt"
+    mine, theirs = pairs(_PAIRS, lambda: run("ours", ours, prefixes), lambda: run("tensorflow", reference, prefixes))
+    require_equal(ours, reference)
+    case, total, name = f"{inputs} x {megabytes} MB", inputs * megabytes / 1000, "TensorFlow load and save"
+    speeds = total / mine["seconds"], total / theirs["seconds"]
+    return [
+        Row(case, "GB/s of input", *speeds, name, "ours >= 1.0"),
+        Row(case, "times as fast", *speeds, name, "ratio >= 1.5"),
+        Row(case, "CPU seconds", mine["cpu"], theirs["cpu"], name, SHOWN),
+        Row(case, "MB anonymous memory added", mine["MB"], theirs["MB"], name, "ours <= 64"),
+        Row(case, "MB anonymous memory of the process", mine["whole MB"], theirs["whole MB"], name, SHOWN),
+    ]
+
+
+def large_row(folder: Path, inputs: int, megabytes: int, small: Row) -> Row:
+    """Measure the memory of ours alone, beside that for the small inputs."""
+    prefixes = [write(folder / f"large-{number}", megabytes * 10**6, number) for number in range(inputs)]
+    mine = run("ours", folder / "ours" / "ckpt", prefixes)
+    case = f"{inputs} x {megabytes} MB"
+    return Row(case, "MB anonymous memory added", mine["MB"], small.ours, f"ours, {small.case}", "ours <= 64")
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments(__doc__ or "")
+    folder = Path(tempfile.mkdtemp(prefix="bench-checkpoints-"))
+    try:
+        rows = average_rows(folder, 4, 50 if options.quick else 500)
+        memory = next(row for row in rows if row.target == "ours <= 64")
+        rows.append(large_row(folder, 8, 200 if options.quick else 2000, memory))
+    finally:
+        shutil.rmtree(folder)
+    report(rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
