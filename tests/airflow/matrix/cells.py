@@ -99,6 +99,23 @@ STOPPED_ALONE: dict[str, object] = {
     "devices": "replica 0: given back when its tree is gone; replica 1: kept",
 }
 
+GANG_OTHERS = (
+    "Waiting: as of independent replicas, there is no process yet. A phase that is not listed: the gang has one "
+    "verdict, whatever its programs do when it is reached."
+)
+DEFERRED_OTHERS = (
+    "Starting, saving: as training, for a trigger does not ask what the program does. Waiting, where it is not listed: "
+    "there is no such process yet, or the sensor is an ordinary task again as soon as it looks."
+)
+ENDED_TOGETHER: dict[str, object] = {
+    "states": {"train[0]": FAILED, "train[1]": FAILED, "aggregate": UPSTREAM_FAILED},
+    "tries": {"aggregate": 0},
+    "fates": (Fate.ENDED, Fate.ENDED),
+    "held": 0,
+    "devices": "all given back when the gang is gone",
+    "next_try": "none: a gang is ended as a whole",
+}
+
 EVENTS = (
     Event("kill-task", "SIGKILL of a task process (the sensor's while waiting, else replica 0's)"),
     Event("kill-airflow-supervisor", "SIGKILL of Airflow's supervisor of that task (a LocalExecutor worker)"),
@@ -182,6 +199,38 @@ EVENTS = (
         "`tests/airflow/test_deferrable.py`.",
     ),
     Event("stop-replica", "SIGSTOP of one replica (progress_timeout 3 s)", NO_REPLICA),
+    Event(
+        "gang-kill-task",
+        "SIGKILL of the task process of replica 0 of a gang (strategy `sync`, as in all rows that begin with gang)",
+        "The other phases: as of independent replicas, the gang is not asked.",
+    ),
+    Event("gang-kill-supervisor", "SIGKILL of our supervisor of a gang", GANG_OTHERS),
+    Event("gang-kill-replica", "SIGKILL of one member of a gang (restarts: 1)", GANG_OTHERS),
+    Event("gang-mark-failed", "user marks the task of one member of a gang failed", GANG_OTHERS),
+    Event("gang-clear", "user clears the task of one member of a gang", GANG_OTHERS),
+    Event("gang-stop-replica", "SIGSTOP of one member of a gang (no progress_timeout) for 15 s", GANG_OTHERS),
+    Event(
+        "gang-stop-replica-mark-failed",
+        "SIGSTOP of one member of a gang, then its task is marked failed",
+        "One phase: a stopped process answers SIGTERM in none.",
+    ),
+    Event("gang-vanish-device", "the GPU of one member of a gang vanishes (simulated NVML)", GANG_OTHERS),
+    Event(
+        "deferred-mark-failed",
+        "user marks a deferred task failed (the sensor while waiting, else train[0]; sensor and training are deferrable "
+        "in all rows that begin with deferred)",
+        DEFERRED_OTHERS,
+    ),
+    Event("deferred-clear", "user clears a deferred task", DEFERRED_OTHERS),
+    Event("deferred-kill-replica", "SIGKILL of one replica whose task is deferred (restarts: 1)", DEFERRED_OTHERS),
+    Event("deferred-kill-supervisor", "SIGKILL of our supervisor while both tasks are deferred", DEFERRED_OTHERS),
+    Event("deferred-stop-api-server", "api-server stopped for 60 s while both tasks are deferred", DEFERRED_OTHERS),
+    Event("deferred-kill-triggerer", "SIGKILL of the triggerer, started again at once", DEFERRED_OTHERS),
+    Event(
+        "deferred-kill-trigger-process",
+        "SIGKILL of the process in which the triggerer runs triggers; it ends itself then and is started again",
+        "Waiting: for a trigger it is what deferred-kill-triggerer-waiting is. " + DEFERRED_OTHERS,
+    ),
     Event(
         "full-of-waiters",
         "every slot of a pool taken by runs that wait for devices (mode reschedule), then a run that gets some",
@@ -441,6 +490,104 @@ CELLS: tuple[Cell, ...] = (
         fates=(Fate.ANEW, Fate.NONE),
         devices=KEPT,
         next_try="none: stacks are logged, it is killed, the supervisor restarts it within its budget",
+    ),
+    Cell("gang-kill-task", TRAINING, tries={"train[0]": 2}, devices=KEPT, next_try=RETRIED),
+    *_cells(
+        "gang-kill-supervisor",
+        (STARTING, TRAINING),
+        tries={"train[0]": 2, "train[1]": 2},
+        fates=(Fate.ANEW, Fate.ANEW),
+        devices="the members die with it; taken back under lock and sweep, reserved anew",
+        next_try=RESTART,
+    ),
+    *_cells(
+        "gang-kill-replica",
+        (STARTING, TRAINING),
+        fates=(Fate.ANEW, Fate.ANEW),
+        devices=KEPT,
+        next_try="none: the supervisor ends the others and restarts the gang within its budget",
+    ),
+    Cell("gang-mark-failed", TRAINING, **ENDED_TOGETHER),
+    *_cells(
+        "gang-clear",
+        (STARTING, TRAINING),
+        tries={"train[0]": 2},
+        fates=(Fate.ENDED, Fate.ENDED),
+        devices="given back when the gang is gone, reserved anew by the new try",
+        next_try="a new generation of the gang, from the start; the view of replica 1 goes on with it",
+    ),
+    Cell("gang-stop-replica", TRAINING, devices=KEPT, next_try="none: nobody ends it without a progress_timeout"),
+    Cell("gang-stop-replica-mark-failed", TRAINING, **ENDED_TOGETHER),
+    Cell(
+        "gang-vanish-device",
+        TRAINING,
+        Level.GANG,
+        result="failed, device_lost (retry), the other member its victim; then success",
+        fates=(Fate.ENDED, Fate.ENDED),
+        devices="the lost one is offered to nobody, the other one is given back",
+        next_try="takes the GPUs that are left and resumes from the last complete checkpoint",
+    ),
+    Cell(
+        "deferred-mark-failed",
+        WAITING,
+        states={
+            "reserve": FAILED,
+            "train[0]": UPSTREAM_FAILED,
+            "train[1]": UPSTREAM_FAILED,
+            "aggregate": UPSTREAM_FAILED,
+        },
+        tries={"train[0]": 0, "train[1]": 0, "aggregate": 0},
+        **NO_DEVICE,
+        next_try="none",
+    ),
+    Cell(
+        "deferred-mark-failed",
+        TRAINING,
+        states={"train[0]": FAILED, "aggregate": UPSTREAM_FAILED},
+        tries={"aggregate": 0},
+        **STOPPED_ALONE,
+        next_try="none; the trigger asks the supervisor for the stop",
+    ),
+    Cell(
+        "deferred-clear",
+        TRAINING,
+        tries={"train[0]": 2},
+        fates=(Fate.ENDED, Fate.GOES_ON),
+        devices="replica 0: given back when its tree is gone, reserved anew by the new try; replica 1: kept",
+        next_try="a new generation of replica 0, from the start",
+    ),
+    Cell(
+        "deferred-kill-replica",
+        TRAINING,
+        fates=(Fate.ANEW, Fate.GOES_ON),
+        devices=KEPT,
+        next_try="none: the supervisor restarts it within its budget",
+    ),
+    Cell(
+        "deferred-kill-supervisor",
+        TRAINING,
+        tries={"train[0]": 2, "train[1]": 2},
+        fates=(Fate.ANEW, Fate.ANEW),
+        devices="replicas die with it; taken back under lock and sweep, reserved anew",
+        next_try=RESTART,
+    ),
+    Cell(
+        "deferred-stop-api-server",
+        TRAINING,
+        Level.SHARED,
+        devices=KEPT,
+        next_try="none: triggers do not need it",
+    ),
+    Cell(
+        "deferred-kill-triggerer",
+        WAITING,
+        Level.SHARED,
+        **NO_DEVICE,
+        next_try="none: the new triggerer goes on waiting",
+    ),
+    *(
+        Cell(event, TRAINING, Level.SHARED, devices=KEPT, next_try="none: the new triggerer goes on watching")
+        for event in ("deferred-kill-triggerer", "deferred-kill-trigger-process")
     ),
     Cell(
         "full-of-waiters",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,7 @@ from airflow_tf.testing.postgres import PostgresServer
 from tests.airflow.home import AirflowHome
 from tests.airflow.matrix.cells import Cell
 from tests.airflow.matrix.installation import CPU_SLOTS, make_home
-from tests.airflow.matrix.plays import play, play_shared
+from tests.airflow.matrix.plays import OF_TRIGGERER, is_deferred, play, play_shared, shared_event
 from tests.airflow.running import RunningAirflow
 from tests.devices.conftest import library, nvml  # noqa: F401 (fixtures of the cells without Airflow)
 from tests.supervisor.conftest import make_gang  # noqa: F401 (a fixture of the cells without Airflow)
@@ -30,11 +30,25 @@ LEFT_PROCESS_DEADLINE_SECONDS = 90
 class Matrix:
     """Plays cells on demand: all that were selected and hit only their own run at once, shared events one by one."""
 
-    def __init__(self, airflow: RunningAirflow, selected: list[Cell]) -> None:
+    def __init__(self, airflow: RunningAirflow, own: list[Cell], shared: list[Cell]) -> None:
         self.airflow = airflow
         self._pool = ThreadPoolExecutor(AT_ONCE)
-        self._own: dict[str, Future[None]] = {cell.id: self._pool.submit(play, airflow, cell) for cell in selected}
+        deferred_first = sorted(own, key=lambda cell: not is_deferred(cell))
+        self._own = {cell.id: self._pool.submit(play, airflow, cell) for cell in deferred_first}
         self._shared: dict[str, dict[str, BaseException | None]] = {}
+        events = [event for event in OF_TRIGGERER if event in {cell.event for cell in shared}]
+        self._of_triggerer: Future[None] = ThreadPoolExecutor(1).submit(self._kill_triggerers, own, events)
+
+    def _kill_triggerers(self, own: list[Cell], events: list[str]) -> None:
+        """Play what hits deferred tasks only, beside the others, once the deferred tasks of other cells have ended."""
+        try:
+            for cell in own:
+                if is_deferred(cell):
+                    self._own[cell.id].exception()
+        except CancelledError:  # the session ends early
+            return
+        for event in events:
+            self._shared[event] = play_shared(self.airflow, event)
 
     def own(self, cell: Cell) -> None:
         """Raise what was not as the table says in a cell that hits its own run."""
@@ -43,14 +57,17 @@ class Matrix:
     def shared(self, cell: Cell) -> None:
         """Raise what was not as the table says in one of the runs that an event has hit together."""
         self._pool.shutdown()  # nothing else may run while a part of Airflow is down
-        if cell.event not in self._shared:
-            self._shared[cell.event] = play_shared(self.airflow, cell.event)
-        error = self._shared[cell.event].get(cell.phase)
+        self._of_triggerer.result()
+        event = shared_event(cell)
+        if event not in self._shared:
+            self._shared[event] = play_shared(self.airflow, event)
+        error = self._shared[event].get(cell.id)
         if error is not None:
             raise error
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._of_triggerer.result()
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +76,15 @@ def matrix(
 ) -> Iterator[Matrix]:
     """Airflow with the DAGs of the matrix; at the end every device can be had at once and no process is left."""
     functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    selected = [item.callspec.params["cell"] for item in functions if item.originalname == "test_own_run"]
+    own, shared = (
+        [item.callspec.params["cell"] for item in functions if item.originalname == name]
+        for name in ("test_own_run", "test_shared")
+    )
     home = make_home(tmp_path_factory.mktemp("matrix"), postgres_server.create_database())
     airflow = RunningAirflow(home)
     try:
         airflow.start()
-        matrix = Matrix(airflow, selected)
+        matrix = Matrix(airflow, own, shared)
         yield matrix
         matrix.close()
         take_every_device(home)

@@ -15,7 +15,7 @@ GATES = os.environ["AIRFLOW_TF_TEST_HOME"] + "/gates/{{ run_id }}"
 WAITERS_POOL = "waiters"  # of two slots
 
 
-def make(dag_id, start_method="spawn", pool="default_pool", **sensor):
+def make(dag_id, pool="default_pool", method="average", train=None, **sensor):
     params = {"kind": "cpu", "names": "*", "grace": Param(10, type="number")}
     defaults = {"retries": 10, "retry_delay": dt.timedelta(seconds=3), "pool": pool}
     devices = {"kind": "{{ params.kind }}", "names": "{{ params.names }}"}
@@ -29,14 +29,16 @@ def make(dag_id, start_method="spawn", pool="default_pool", **sensor):
             environment={"MATRIX_GATES": GATES},
             kill_grace_seconds="{{ params.grace }}",
             restarts=1,
-            start_method=start_method,
             device_timeout="10m",
             **devices,
+            **({"start_method": "spawn"} | (train or {})),
         ).expand(replica=[0, 1])
-        reserve >> train >> CheckpointAggregateOperator(task_id="aggregate")
+        reserve >> train >> CheckpointAggregateOperator(task_id="aggregate", method=method)
     return dag
 
 
 matrix = make("matrix", mode="poke")
 matrix_waiters = make("matrix_waiters", pool=WAITERS_POOL, mode="reschedule", poke_interval=10)
-matrix_zygote = make("matrix_zygote", "zygote", mode="poke")
+matrix_zygote = make("matrix_zygote", train={"start_method": "zygote"}, mode="poke")
+matrix_gang = make("matrix_gang", method="chief", train={"strategy": "sync"}, mode="poke")
+matrix_deferred = make("matrix_deferred", train={"deferrable": True}, deferrable=True)

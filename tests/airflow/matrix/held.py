@@ -20,6 +20,10 @@ class HeldGang:
         self._tries = 0
         gates.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def program(self) -> str:
+        return PROGRAM.read_text()
+
     def start(self, phase: str = "", **fields: Any) -> Watch:
         """Begin a try; with ``phase`` wait until its replica has come there (the gates before it are opened)."""
         before = set(self.arrivals(phase)) if phase else set()
@@ -28,7 +32,7 @@ class HeldGang:
         self._tries += 1
         defaults: dict[str, Any] = {"require_checkpoint": True, "tries_left": 3, "kill_grace_seconds": 5.0}
         watch = self.gang.start(
-            PROGRAM.read_text(),
+            self.program,
             try_number=self._tries,
             environment={"MATRIX_GATES": str(self.gates)},
             **(defaults | fields),

@@ -77,6 +77,18 @@ class LiveRun:
             if found is not None:
                 self.complete[replica] = found
 
+    def wait_deferred(self) -> None:
+        """Wait until the triggers of what waits run: a mark that comes earlier has nobody to tell."""
+        names = ("reserve",) if self.blockade is not None else ("train[0]", "train[1]")
+        self.wait(lambda: {self.instances()[name]["state"] for name in names} == {"deferred"}, f"{names} deferred")
+        if self.blockade is None:
+            self.wait(lambda: all(self.triggers_that_show(replica) for replica in self.pids), "output by the triggers")
+
+    def triggers_that_show(self, replica: int) -> int:
+        """Return how many triggerers, one after the other, have shown output of a replica in its task's first log."""
+        path = self._log_path("train", 1, replica)
+        return sum("saved" in log.read_text(errors="replace") for log in path.parent.glob(f"{path.name}.trigger.*"))
+
     def open(self, *gates: str) -> None:
         """Let the replicas pass the gates; without arguments let the whole run go on, from waiting too."""
         for gate in gates or GATES:
@@ -115,10 +127,13 @@ class LiveRun:
 
     def log(self, task_id: str, try_number: int = 1, map_index: int = -1) -> str:
         """The log of a try as it is on disk, also while it runs."""
+        path = self._log_path(task_id, try_number, map_index)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _log_path(self, task_id: str, try_number: int, map_index: int) -> Path:
         folder = self.home.folder / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}" / f"task_id={task_id}"
         folder = folder / f"map_index={map_index}" if map_index >= 0 else folder
-        path = folder / f"attempt={try_number}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return folder / f"attempt={try_number}.log"
 
     def checkpoints(self, replica: int, generation: int = 1) -> Path:
         return self.folder / f"replica-{replica}" / f"generation-{generation}" / "checkpoints"

@@ -30,7 +30,8 @@ from tests.supervisor.harness import is_alive
 
 API_OUTAGE_SECONDS = 60
 LEDGER_OUTAGE_SECONDS = 30
-SUPERVISOR_STOP_SECONDS = 15
+STOP_SECONDS = 15
+UNDER_WAY = {"running", "deferred", "up_for_reschedule", "success"}
 TEMPORARY_RUN = "__airflow_temporary_run_"
 Act = Callable[[LiveRun, Cell], None]
 
@@ -41,6 +42,15 @@ Act = Callable[[LiveRun, Cell], None]
 def instance_of(cell: Cell) -> str:
     """The task instance that is hit: the sensor while waiting, else replica 0's."""
     return "reserve" if cell.phase == WAITING else "train[0]"
+
+
+def is_deferred(cell: Cell) -> bool:
+    return cell.event.startswith("deferred-")
+
+
+def victim_of(run: LiveRun, cell: Cell) -> int:
+    """Pid of the task process that Airflow is to end; a deferred task has none."""
+    return 0 if is_deferred(cell) else run.task_pid(instance_of(cell))
 
 
 def airflow_supervisor_of(run: LiveRun, name: str) -> int:
@@ -79,7 +89,7 @@ def see_daemon(run: LiveRun, cell: Cell) -> None:
 def mark(state: str) -> Act:
     def act(run: LiveRun, cell: Cell) -> None:
         task_id, map_index = ("reserve", -1) if cell.phase == WAITING else ("train", 0)
-        run.victim = run.task_pid(instance_of(cell))
+        run.victim = victim_of(run, cell)
         run.airflow.mark(run.dag_id, run.run_id, task_id, state, map_index)
         if cell.phase == WAITING and state == "success":
             run.wait(lambda: run.instances()["train[0]"]["state"] == "up_for_reschedule", "train that waits by itself")
@@ -89,7 +99,7 @@ def mark(state: str) -> Act:
 
 def clear(run: LiveRun, cell: Cell) -> None:
     task_id, map_index = ("reserve", -1) if cell.phase == WAITING else ("train", 0)
-    run.victim = run.task_pid(instance_of(cell))
+    run.victim = victim_of(run, cell)
     run.airflow.clear(run.dag_id, run.run_id, task_id, map_index)
 
 
@@ -107,7 +117,7 @@ def partition(run: LiveRun, cell: Cell) -> None:
 def stop_supervisor(run: LiveRun, cell: Cell) -> None:
     supervisor = run.supervisor()
     os.kill(supervisor, signal.SIGSTOP)
-    time.sleep(SUPERVISOR_STOP_SECONDS)
+    time.sleep(STOP_SECONDS)
     os.kill(supervisor, signal.SIGCONT)
 
 
@@ -116,9 +126,22 @@ def stop_supervisor_and_mark_failed(run: LiveRun, cell: Cell) -> None:
     os.kill(supervisor, signal.SIGSTOP)
     run.airflow.mark(run.dag_id, run.run_id, "train", "failed", 0)
     run.wait(lambda: not is_alive(task), "the end of the marked task's process")
-    time.sleep(SUPERVISOR_STOP_SECONDS)
+    time.sleep(STOP_SECONDS)
     assert all(is_alive(pid) for pid in run.pids.values())
     os.kill(supervisor, signal.SIGCONT)
+
+
+def stop_replica(run: LiveRun, cell: Cell) -> None:
+    """Stop a process that nobody watches for progress, then let it go on."""
+    os.kill(run.pids[0], signal.SIGSTOP)
+    time.sleep(STOP_SECONDS)
+    assert all(is_alive(pid) for pid in run.pids.values())
+    os.kill(run.pids[0], signal.SIGCONT)
+
+
+def stop_replica_and_mark_failed(run: LiveRun, cell: Cell) -> None:
+    os.kill(run.pids[0], signal.SIGSTOP)
+    mark("failed")(run, cell)
 
 
 def tasks_test(run: LiveRun, cell: Cell) -> None:
@@ -164,16 +187,30 @@ ACTS: Mapping[str, Act] = {
     "stop-supervisor": stop_supervisor,
     "stop-supervisor-mark-failed": stop_supervisor_and_mark_failed,
     "tasks-test": tasks_test,
+    "gang-kill-task": kill_task,
+    "gang-kill-supervisor": kill_supervisor,
+    "gang-kill-replica": kill_replica,
+    "gang-mark-failed": mark("failed"),
+    "gang-clear": clear,
+    "gang-stop-replica": stop_replica,
+    "gang-stop-replica-mark-failed": stop_replica_and_mark_failed,
+    "deferred-mark-failed": mark("failed"),
+    "deferred-clear": clear,
+    "deferred-kill-replica": kill_replica,
+    "deferred-kill-supervisor": kill_supervisor,
 }
-DAGS = {"kill-zygote": "matrix_zygote"}
+DAGS = {"kill-zygote": "matrix_zygote", "gang": "matrix_gang", "deferred": "matrix_deferred"}  # by event, or its kind
 PROGRAMS = {"stubborn-replica": ("stubborn",), "daemon": ("daemon",)}  # files that the program looks for
-GRACES = {"stubborn-replica": 2.0}
+GRACES = {"stubborn-replica": 2.0, "gang-stop-replica-mark-failed": 2.0}
 
 
 def start(airflow: RunningAirflow, cell: Cell) -> LiveRun:
     """Bring a run into the cell's phase."""
-    run = LiveRun(airflow, cell.id, DAGS.get(cell.event, "matrix"), GRACES.get(cell.event, 10.0))
+    dag_id = DAGS.get(cell.event) or DAGS.get(cell.event.partition("-")[0], "matrix")
+    run = LiveRun(airflow, cell.id, dag_id, GRACES.get(cell.event, 10.0))
     run.start(cell.phase, *PROGRAMS.get(cell.event, ()))
+    if is_deferred(cell):
+        run.wait_deferred()
     return run
 
 
@@ -224,26 +261,61 @@ def lock_ledger(airflow: RunningAirflow, runs: Mapping[str, LiveRun]) -> None:
     connection = sqlite3.connect(path, isolation_level=None, timeout=30)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        runs[SAVING].open()
+        ending = runs[f"lock-ledger-{SAVING}"]
+        ending.open()
         time.sleep(LEDGER_OUTAGE_SECONDS)
-        assert runs[SAVING].instances()["train[0]"]["state"] == "running"
+        assert ending.instances()["train[0]"]["state"] == "running"
     finally:
         connection.close()
 
 
-SHARED_ACTS = {"kill-scheduler": kill_scheduler, "stop-api-server": stop_api_server, "lock-ledger": lock_ledger}
+def kill_triggerer(airflow: RunningAirflow, runs: Mapping[str, LiveRun]) -> None:
+    airflow.parts["triggerer"].kill()
+    airflow.parts["triggerer"].start()
+    wait_watched_again(runs)
+
+
+def kill_trigger_process(airflow: RunningAirflow, runs: Mapping[str, LiveRun]) -> None:
+    part = airflow.parts["triggerer"]
+    assert part.process is not None
+    children = psutil.Process(part.process.pid).children()
+    (runner,) = [child for child in children if child.cmdline()[-1] == "triggerer"]
+    runner.kill()
+    part.process.wait(60)
+    part.start()
+    wait_watched_again(runs)
+
+
+def wait_watched_again(runs: Mapping[str, LiveRun]) -> None:
+    """Wait until triggers of the new triggerer show the output of what trains."""
+    for run in runs.values():
+        run.wait(lambda run=run: all(run.triggers_that_show(each) == 2 for each in run.pids), "output by the triggers")
+
+
+SHARED_ACTS = {
+    "kill-scheduler": kill_scheduler,
+    "stop-api-server": stop_api_server,
+    "lock-ledger": lock_ledger,
+    "deferred-kill-triggerer": kill_triggerer,
+    "deferred-kill-trigger-process": kill_trigger_process,
+}
+OF_TRIGGERER = ("deferred-kill-triggerer", "deferred-kill-trigger-process")  # events that hit deferred tasks only
+HIT_BY = {"deferred-stop-api-server": "stop-api-server"}  # event -> the one that hits its runs, too
+
+
+def shared_event(cell: Cell) -> str:
+    """Name of what is done, once, to all the runs that it hits."""
+    return HIT_BY.get(cell.event, cell.event)
 
 
 def play_shared(airflow: RunningAirflow, event: str) -> dict[str, BaseException | None]:
-    """Hit four runs in four phases at once; return phase -> what is not as the table says."""
-    cells = [cell for cell in CELLS if cell.event == event]
+    """Hit runs in several phases at once; return cell's id -> what is not as the table says."""
+    cells = [cell for cell in CELLS if shared_event(cell) == event]
     with ThreadPoolExecutor(len(cells)) as pool:
-        runs = dict(
-            zip([cell.phase for cell in cells], pool.map(lambda cell: start(airflow, cell), cells), strict=True)
-        )
+        runs = dict(zip([cell.id for cell in cells], pool.map(lambda cell: start(airflow, cell), cells), strict=True))
         SHARED_ACTS[event](airflow, runs)
-        ends = {cell.phase: pool.submit(compare, runs[cell.phase], cell) for cell in cells}
-        return {phase: end.exception() for phase, end in ends.items()}
+        ends = {cell.id: pool.submit(compare, runs[cell.id], cell) for cell in cells}
+        return {name: end.exception() for name, end in ends.items()}
 
 
 # --- what must be true afterwards --------------------------------------------------------------------------------
@@ -280,7 +352,7 @@ def has_tried(run: LiveRun, tries: Mapping[str, int]) -> bool:
     """Tell whether the later tries that are expected are under way."""
     rows = run.instances()
     return all(
-        rows[name]["try_number"] >= abs(number) and rows[name]["state"] in {"running", "up_for_reschedule", "success"}
+        rows[name]["try_number"] >= abs(number) and rows[name]["state"] in UNDER_WAY
         for name, number in tries.items()
         if abs(number) > 1
     )

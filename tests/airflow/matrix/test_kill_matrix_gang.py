@@ -226,6 +226,32 @@ def test_vanish_device(held: HeldGang, nvml: SimulatedNvml, settings: Settings, 
     assert_succeeds(held, held.start())
 
 
+@cells("gang-vanish-device")
+def test_gang_vanish_device(
+    make_gang: Callable[..., Gang], nvml: SimulatedNvml, settings: Settings, tmp_path: Path, cell: Cell
+) -> None:
+    held = HeldGang(make_gang(count=2), tmp_path / "gates")
+    ledger, key, gang = held.gang.ledger, held.gang.key, {"strategy": "sync", "roles": {"worker": 2}}
+    nvml.write([Gpu(uuid="GPU-1"), Gpu(uuid="GPU-2")])
+    granted = acquire(ledger, settings, key, DeviceRequest("gpu"), [0, 1])
+    assert isinstance(granted, Granted)
+    lost = granted.members[0].devices[0].uuid
+    left = ({"GPU-1", "GPU-2"} - {lost}).pop()
+    watch = held.start(cell.phase, **gang)
+    peer = held.gang.start(held.program, replica=1, tries_left=3, **gang)
+    nvml.write([Gpu(uuid=left), Gpu(uuid="GPU-3")])
+    outcome = watch.end(DEVICE_LOOK_SECONDS + 60)
+    assert (outcome.state, outcome.cause) == (AttemptState.FAILED, ExitCause.DEVICE_LOST)
+    assert outcome.cause.may_restart
+    other = peer.end()
+    assert (other.state, other.cause) == (AttemptState.FAILED, ExitCause.VICTIM)
+    wait_for(lambda: not any(ledger.member(key, replica) for replica in (0, 1)), "the reservation's end")
+    granted = acquire(ledger, settings, key, DeviceRequest("gpu"), [0, 1])
+    assert isinstance(granted, Granted)
+    assert {device.uuid for member in granted.members for device in member.devices} == {left, "GPU-3"}
+    assert_succeeds(held, held.start(**gang))
+
+
 # --- nobody looks ---------------------------------------------------------------------------------------------------
 
 
