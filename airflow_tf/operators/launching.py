@@ -12,13 +12,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 import jinja2
 from airflow.sdk import Context
 
-from airflow_tf.core.cluster import GANG_STRATEGIES, check_tf_config, plan_roles, trainers
+from airflow_tf.core.cluster import GANG_STRATEGIES, check_tf_config, plan_roles, tasks, trainers
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.matching import suits
-from airflow_tf.core.session_config import ConfigContext, validate
+from airflow_tf.core.session_config import ConfigContext, ValidatedConfig, validate
+from airflow_tf.core.session_config.roles import for_role
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
 from airflow_tf.core.units import parse_bytes, parse_seconds
@@ -69,6 +70,9 @@ class LaunchingOperator(DeviceSeeker):
         "memory_limit",
         "initial_checkpoint",
     )
+    template_ext: Sequence[str] = (".yaml", ".yml", ".json", ".pbtxt", ".j2")
+    """Endings of files that a field may name instead of its value, like ``session_config="session.pbtxt"``."""
+
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "session_config": "json",
         "arguments": "json",
@@ -90,7 +94,7 @@ class LaunchingOperator(DeviceSeeker):
         memory_limit: int | str | None = None,
         arguments: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
-        session_config: Mapping[str, Any] | None = None,
+        session_config: Mapping[str, Any] | str | None = None,
         inputs: Mapping[str, Any] | None = None,
         api: Literal["auto", "v1", "tf2"] = "auto",
         restarts: int | str = 0,
@@ -193,7 +197,7 @@ class LaunchingOperator(DeviceSeeker):
         fields = self._rendered_for(context, replica)
         environment = {key: str(value) for key, value in (fields["environment"] or {}).items()}
         _check_cluster_variable(self.strategy, environment)
-        config = validate(fields["session_config"], devices)
+        config = self._session_config(fields["session_config"], devices, context, replica)
         for warning in config.warnings if replica == self.replica else ():
             self.log.warning("%s", warning)
         return ReplicaLaunch(
@@ -211,6 +215,12 @@ class LaunchingOperator(DeviceSeeker):
             fresh=self.fresh,
             allow_from_scratch=self.allow_from_scratch,
         )
+
+    def _session_config(self, value: Any, devices: ConfigContext, context: Context, replica: int) -> ValidatedConfig:  # noqa: ANN401 (rendered)
+        """Check the session config of one replica: that for all, with what its role is given instead."""
+        roles = self._plan(context).roles
+        role = tasks(roles)[replica].role if roles else None
+        return validate(for_role(value, role, tuple(roles)), dataclasses.replace(devices, roles=tuple(roles)))
 
     def _plan(self, context: Context) -> Plan:
         """Say how the replicas belong together.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.session_config.roles import ROLE_KEYS
 from airflow_tf.core.session_config.types import WHOLE_PERCENT, ConfigContext
 from airflow_tf.core.session_config.types import Problem as ConfigProblem
 from airflow_tf.core.session_config.validation import judge
@@ -65,7 +66,15 @@ def _session_config_problems(data: dict[str, Any]) -> list[ConfigProblem]:
     if not isinstance(train, dict) or not isinstance(config, dict):
         return []
     context = _context(train, devices if isinstance(devices, dict) else {})
-    return list(judge(without_templates(config), context).errors)
+    given = [role for role in ROLE_KEYS if isinstance(config.get(role), dict)]
+    literal = without_templates(config)
+    found = list(judge({key: item for key, item in literal.items() if key not in given}, context).errors)
+    for role in given:
+        found += [
+            replace(problem, path=f"{role}.{problem.path}".rstrip("."))
+            for problem in judge(literal[role], context).errors
+        ]
+    return found
 
 
 def _context(train: dict[str, Any], devices: dict[str, Any]) -> ConfigContext:

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from airflow_tf.core.session_config.parsing import config_descriptor
+from airflow_tf.core.session_config.roles import ROLE_KEYS
 from airflow_tf.pipeline.models import Declaration
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -30,10 +31,12 @@ def declaration_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     inputs = schema["properties"]["inputs"]
     inputs["additionalProperties"] = {"anyOf": [{"type": "string", "minLength": 1}, inputs["additionalProperties"]]}
+    fields = _fields(config_descriptor(), definitions)
+    part = {"type": "object", "additionalProperties": False, "properties": fields}
     definitions["TrainSpec"]["properties"]["session_config"] |= {
         "additionalProperties": False,
         "description": "TensorFlow's ConfigProto by its own field names.",
-        "properties": _fields(config_descriptor(), definitions),
+        "properties": fields | dict.fromkeys(ROLE_KEYS, part),
     }
     return {"$schema": DRAFT, **_without_titles(schema), "title": "airflow_tf declaration"}
 

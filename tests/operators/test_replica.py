@@ -15,7 +15,7 @@ from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.ledger import Outcome, ReplicaRecord
 from airflow_tf.core.manifest import StagedInput
-from airflow_tf.core.session_config import validate
+from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause, MemberState
 from airflow_tf.core.units import parse_bytes
@@ -148,6 +148,19 @@ def test_the_session_config_is_checked_for_the_devices_asked_for_and_the_share_o
     context = task._config_context(settings)
     assert (context.kind, context.devices, context.memory_bytes, context.share_percent) == ("gpu", 1, 40 * 2**30, 50)
     assert validate({}, context).config == {"gpu_options": {"per_process_gpu_memory_fraction": 0.5}}
+
+
+def test_each_role_gets_its_own_session_config() -> None:
+    task = TensorFlowTrainOperator(
+        task_id="train", replica=0, count=3, entrypoint="train.py", strategy="v1_cluster", api="v1",
+        roles={"chief": 1, "worker": 1, "ps": 1},
+    )  # fmt: skip
+    declared = {"device_count": {"CPU": "2"}, "device_filters": ["/job:ps"], "ps": {"device_count": {"GPU": 0}}}
+    context: Any = {}
+    found = [task._session_config(declared, ConfigContext(api="v1"), context, number).config for number in range(3)]
+    assert [config["device_count"] for config in found] == [{"CPU": 2}, {"CPU": 2}, {"CPU": 2, "GPU": 0}]
+    with pytest.raises(DeclarationError, match="jobs are chief, worker, ps"):
+        task._session_config({"device_filters": ["/job:master"]}, ConfigContext(api="v1"), context, 0)
 
 
 def test_limits_are_off_when_left_out_and_must_be_more_than_nothing() -> None:

@@ -122,6 +122,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("{allow_growth: true}", "{per_process_gpu_memory_fraction: 1.5}"), "19:19: train.session_config.gpu_options.per_process_gpu_memory_fraction: 1.5 is more than the whole device"),
         (changed("allow_growth", "alow_growth"), '19:19: train.session_config.gpu_options.alow_growth: unknown field of GPUOptions. Did you mean "allow_growth"?'),
         (changed("allow_soft_placement: true", "allow_soft_placement: 3"), "18:5: train.session_config.allow_soft_placement: must be true or false, not 3"),
+        (changed("allow_soft_placement: true", "ps: {device_count: {CPU: 0}}"), "18:25: train.session_config.ps.device_count.CPU: a program cannot run without"),
         (changed("allow_soft_placement", "allow_growth"), "train.session_config.allow_growth: unknown field of ConfigProto. It belongs under"),
         (changed("allow_soft_placement: true", 'allow_soft_placement: "{{ x"'), "train.session_config: '{{ x': malformed template"),
     ],

@@ -5,6 +5,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from airflow_tf.core.session_config.parsing import config_descriptor
+from airflow_tf.core.session_config.roles import ROLE_KEYS
 from airflow_tf.pipeline.models import Declaration
 from airflow_tf.pipeline.schema import declaration_schema
 from tests.airflow.home import ROOT
@@ -22,7 +23,7 @@ def test_it_is_a_schema_and_knows_every_key():
     Draft202012Validator.check_schema(SCHEMA)
     assert set(SCHEMA["properties"]) == set(Declaration.model_fields)
     config = SCHEMA["$defs"]["TrainSpec"]["properties"]["session_config"]["properties"]
-    assert set(config) == {field.name for field in config_descriptor().fields}
+    assert set(config) == {*(field.name for field in config_descriptor().fields), *ROLE_KEYS}
 
 
 @pytest.mark.parametrize("text", [VALID, *(file.read_text() for file in sorted((ROOT / "dags").glob("*.tf.yaml")))])

@@ -6,6 +6,7 @@ check, write the function, add the row, and add a case to tests/session_config/c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,12 @@ TINY_LIMIT_MB = 64
 _ROUNDING_PERCENT = 1e-4
 EXECUTORS = ("", "DEFAULT", "SINGLE_THREADED_EXECUTOR")
 STREAM_PRIORITIES = range(-2, 1)  # what NVIDIA devices take
+
+_DEVICE_FILTER = re.compile(
+    r"(/job:(?P<job>[A-Za-z][A-Za-z0-9_]*))?(/replica:([0-9]+|\*))?(/task:([0-9]+|\*))?"
+    r"(/device:[A-Za-z_]+:([0-9]+|\*)|/[cg]pu:([0-9]+|\*))?",
+    re.IGNORECASE,
+)
 
 _FRACTION = "gpu_options.per_process_gpu_memory_fraction"
 _VISIBLE = "gpu_options.visible_device_list"
@@ -201,6 +208,18 @@ def _virtual_device(path: str, entry: dict[str, Any], context: ConfigContext) ->
             yield error(f"{path}.memory_limit_mb", why, "Lower the limits.")
 
 
+def _device_filters(config: dict[str, Any], context: ConfigContext) -> Iterator[Finding]:
+    """Judge what TensorFlow explains by a session that never sees its parameter servers."""
+    for index, text in enumerate(lookup(config, "device_filters") or []):
+        path = f"device_filters[{index}]"
+        match = _DEVICE_FILTER.fullmatch(text)
+        if match is None:
+            yield error(path, f'"{text}" is not a device name', 'Write it like "/job:ps" or "/job:worker/task:0".')
+        elif context.roles and match["job"] and match["job"] not in context.roles:
+            why = f'"{text}" names a job that the cluster does not have'
+            yield error(path, why, f"Its jobs are {', '.join(context.roles)}.")
+
+
 def _executor(config: dict[str, Any], _context: ConfigContext) -> Iterator[Finding]:
     path = "experimental.executor_type"
     value = lookup(config, path) or ""
@@ -250,6 +269,7 @@ RULES: tuple[Rule, ...] = (
     _device_count,
     _threads,
     _virtual_devices,
+    _device_filters,
     _executor,
     _never_negative,
     _operation_timeout,

@@ -20,7 +20,8 @@ class ConfigContext:
 
     ``api`` says what the program uses: ``tf2``, ``v1`` (sessions) or ``auto`` (either, so both are configured).
     ``devices`` is the number of devices of this replica, ``kind`` their kind, ``memory_bytes`` the memory of the
-    smallest of them, None if not reported. ``share_percent`` is the replica's part of each device.
+    smallest of them, None if not reported. ``share_percent`` is the replica's part of each device; ``roles`` are
+    those of its cluster, as far as they are known.
     """
 
     api: Api = "auto"
@@ -29,6 +30,7 @@ class ConfigContext:
     memory_bytes: int | None = None
     strategy: str = "independent"
     share_percent: int = 100
+    roles: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
