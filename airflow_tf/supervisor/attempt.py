@@ -19,6 +19,7 @@ from airflow_tf.core.policy import Ending, judge
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.cgroup import MemoryGroup, parent_for_limits
+from airflow_tf.supervisor.events import collect_events
 from airflow_tf.supervisor.processes import ReplicaProcess
 from airflow_tf.supervisor.sweep import ProcessMark, kill_tree, mark_of
 
@@ -201,6 +202,7 @@ class ReplicaRun:
             lost = isinstance(self.failure, SupervisorLostError)
             cause = ExitCause.INFRASTRUCTURE if lost else ExitCause.CONFIG_REFUSED
             return Outcome(AttemptState.LOST if lost else AttemptState.FAILED, cause, str(self.failure))
+        collect_events(self.folder, Path(self.launch.checkpoint_folder))
         status = self.process.status.result() if self.process is not None and self.process.status.done() else None
         return judge(
             Ending(

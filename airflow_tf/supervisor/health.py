@@ -16,6 +16,7 @@ from airflow_tf.devices.nvml import LOST, UNSEEN
 from airflow_tf.devices.registry import read_all
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun
+from airflow_tf.supervisor.events import collect_events
 from airflow_tf.supervisor.output import OutputKeeper
 from airflow_tf.supervisor.progress import StragglerWatch
 from airflow_tf.supervisor.stacks import is_frozen, state_of
@@ -135,6 +136,9 @@ class Caretaker:
         self._keepers = {path: self._keepers.get(path) or self._keeper(path) for path in outputs}
         for keeper in self._keepers.values():
             keeper.look()
+        for run in runs.values():
+            if not run.has_ended:
+                collect_events(run.folder, Path(run.launch.checkpoint_folder))
         self._stragglers.look(runs)
 
     def _keeper(self, path: Path) -> OutputKeeper:
