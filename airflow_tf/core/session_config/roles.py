@@ -31,14 +31,16 @@ def for_role(value: Any, role: str | None, roles: Collection[str]) -> Any:  # no
         if not isinstance(config[key], Mapping | None):
             raise SessionConfigError(f"session_config.{key}", "must be a mapping of ConfigProto fields")
     common = {key: item for key, item in config.items() if key not in given}
-    own = config[role] if role is not None and role in given else None
-    return _overlay(common, {} if own is None else own)
+    own: Any = config[role] if role is not None and role in given else None
+    return common if own is None else _overlay(common, own)
 
 
 def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for key, item in above.items():
         under = result.get(key)
-        both = isinstance(under, Mapping) and isinstance(item, Mapping)
-        result[key] = _overlay(under, item) if both else item
+        if isinstance(under, Mapping) and isinstance(item, Mapping):
+            result[key] = _overlay(under, item)
+        else:
+            result[key] = item
     return result
