@@ -210,6 +210,8 @@ def _text(field: FieldDescriptor, value: Any) -> str:  # noqa: ANN401
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, tuple) and all(isinstance(item, int | str) for item in value):
+        return ",".join(map(str, value))  # YAML has no tuples: native Jinja has made one of the text "0,1"
     todo = ""
     if isinstance(value, (list, tuple)):
         todo = f'Write one comma separated string: "{",".join(str(item) for item in value)}".'
