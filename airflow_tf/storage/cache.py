@@ -93,16 +93,33 @@ class Cache:
 
     def find(self, key: str) -> Entry | None:
         """Return the entry of ``key``; one of another boot only if its checksum holds."""
-        for found in (self._entries / key[:2]).glob(f"{key}.*"):
-            path, crc32c, boot = found, int(found.name.split(".")[1], 16), found.name.split(".")[2]
-            with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
-                if boot != self._boot:
-                    if checksum(path, self._tick) != crc32c:
-                        path.unlink()
-                        continue
-                    path = found.rename(found.with_name(f"{key}.{crc32c:08x}.{self._boot}"))
-                os.utime(path)
-                return Entry(path, crc32c, was_cached=True)
+        return self.find_all({key}).get(key)
+
+    def find_all(self, keys: AbstractSet[str]) -> dict[str, Entry]:
+        """Return the entries that are there of ``keys``, as :meth:`find` does, with one look at each folder."""
+        found: dict[str, Entry] = {}
+        for prefix in {key[:2] for key in keys}:
+            folder = self._entries / prefix
+            try:
+                names = os.listdir(folder)  # noqa: PTH208 -- names, not a hundred thousand paths
+            except FileNotFoundError:
+                continue
+            for name in names:
+                key = name.partition(".")[0]
+                if key in keys and (entry := self._usable(folder / name)):
+                    found[key] = entry
+        return found
+
+    def _usable(self, path: Path) -> Entry | None:
+        key, crc32c, boot = path.name.split(".")
+        with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+            if boot != self._boot:
+                if checksum(path, self._tick) != int(crc32c, 16):
+                    path.unlink()
+                    return None
+                path = path.rename(path.with_name(f"{key}.{crc32c}.{self._boot}"))
+            os.utime(path)
+            return Entry(path, int(crc32c, 16), was_cached=True)
         return None
 
     def make_room(self, need_bytes: int, keep: AbstractSet[str]) -> None:
@@ -198,7 +215,16 @@ def _is_same(path: Path, file: IO[bytes]) -> bool:
 
 def link_or_copy(source: Path, target: Path) -> None:
     """Make ``target`` a hard link to ``source``; a read-only copy where the file systems do not allow a link."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        _link_or_copy(source, target)
+    except FileNotFoundError:
+        if target.parent.exists():
+            raise
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _link_or_copy(source, target)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from airflow_tf.core.identity import digest
 from airflow_tf.core.manifest import StagedFile, StagedInput
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import FileInfo, FileSystem, Uri
-from airflow_tf.storage.cache import Cache, boot_id
+from airflow_tf.storage.cache import Cache, Entry, boot_id, link_or_copy
 from airflow_tf.storage.crew import Crew
 from airflow_tf.storage.download import Download, Source
 from airflow_tf.storage.globs import Selection, select
@@ -66,7 +66,8 @@ class Stager:
         self._check_names(selection)
         keys = {self._key(info): info.size for info in selection.files.values()}
         self.cache.remove_abandoned(keys.keys())
-        absent = [key for key in keys if self.cache.find(key) is None]
+        cached = self.cache.find_all(keys.keys())
+        absent = keys.keys() - cached.keys()
         missing = sum(keys[key] for key in absent)
         self.cache.make_room(missing - sum(map(self.cache.allocated_bytes, absent)), keys.keys())
         count, total = len(selection.files), sum(info.size for info in selection.files.values())
@@ -78,7 +79,7 @@ class Stager:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(mode=0o700, parents=True)
         try:
-            staged = self._copy_all(selection, building)
+            staged = self._copy_all(selection, cached, building)
             result = self._describe(selection, staged, target, time.monotonic() - started)
             found = already_staged(str(self.uri), target)
             if found and found.files == result.files:  # the same again: replicas may be reading from that folder
@@ -98,18 +99,33 @@ class Stager:
         # The user is part of the key: what one may read, another must not find in the cache.
         return digest(cluster, self.options.user, info.path, *info.version, length=KEY_LENGTH)
 
-    def _copy_all(self, selection: Selection, folder: Path) -> list[_Staged]:
-        """Copy the largest files first: their ranges keep all threads busy to the end."""
+    def _copy_all(self, selection: Selection, cached: dict[str, Entry], folder: Path) -> list[_Staged]:
+        """Link what is cached, then copy the rest, the largest first: their ranges keep all threads busy to the end."""
         source = Source(self.uri, self.files, self.reporter, self.patience, Crew(WORKERS), boot_id())
         staged: list[_Staged] = []
-        largest_first = sorted(selection.files.items(), key=lambda pair: (-pair[1].size, pair[0]))
+        absent: list[tuple[str, FileInfo]] = []
+        for name, info in selection.files.items():
+            if linked := self._link(name, info, cached.get(self._key(info)), folder / name):
+                staged.append(linked)
+            else:
+                absent.append((name, info))
+        absent.sort(key=lambda pair: (-pair[1].size, pair[0]))
 
         def task(name: str, info: FileInfo) -> Callable[[], None]:
             return lambda: staged.append(self._copy(source, name, info, folder / name))
 
-        tasks: Iterator[Callable[[], None]] = (task(name, info) for name, info in largest_first)
-        source.crew.run(tasks, self.reporter.cancel)
+        source.crew.run((task(name, info) for name, info in absent), self.reporter.cancel)
         return staged
+
+    def _link(self, name: str, info: FileInfo, entry: Entry | None, target: Path) -> _Staged | None:
+        """Link a cached file; None if it is not cached, or not any more."""
+        if entry is None:
+            return None
+        try:
+            link_or_copy(entry.path, target)
+        except FileNotFoundError:
+            return None
+        return self._done(name, info, entry)
 
     def _copy(self, source: Source, name: str, info: FileInfo, target: Path) -> _Staged:
         """Place one file; copied again once if its source changed meanwhile."""
@@ -121,10 +137,13 @@ class Stager:
             return self._place(source, name, fresh, target)
 
     def _place(self, source: Source, name: str, info: FileInfo, target: Path) -> _Staged:
-        entry = self.cache.place(self._key(info), info.size, target, Download(source, info))
+        return self._done(name, info, self.cache.place(self._key(info), info.size, target, Download(source, info)))
+
+    def _done(self, name: str, info: FileInfo, entry: Entry) -> _Staged:
         self.reporter.tick(info.size if entry.was_cached else 0, files=1)
-        file = StagedFile(self.uri.at(info.path), name, info.size, info.mtime_ms, entry.crc32c)
-        return _Staged(file, entry.was_cached)
+        return _Staged(
+            StagedFile(self.uri.at(info.path), name, info.size, info.mtime_ms, entry.crc32c), entry.was_cached
+        )
 
     def _describe(self, selection: Selection, staged: list[_Staged], target: Path, seconds: float) -> StagedInput:
         cached = sum(one.file.size for one in staged if one.was_cached)

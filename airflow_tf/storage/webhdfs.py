@@ -73,7 +73,7 @@ class WebHdfsFileSystem:
         reason = str(error)[:_LONGEST_REASON]
         asked = urlsplit(getattr(getattr(error, "request", None), "url", None) or "")
         if asked.netloc and asked.netloc not in self._namenodes:
-            self._avoided.add(asked.netloc)
+            self._avoided.add(asked.hostname or "")
             reason = f"the NameNode redirected to DataNode {asked.netloc}, which does not serve this host: {reason}"
         return storage_error(StorageUnavailableError, action, uri, reason)
 
@@ -98,10 +98,11 @@ class WebHdfsFileSystem:
         avoided = self._avoided.names()
         wanted = {"offset": offset, "length": length} | ({"excludedatanodes": avoided} if avoided else {})
         with self._translated("read", path), contextlib.closing(self._client._open(path, **wanted)) as answer:  # noqa: SLF001 -- read() cannot avoid a DataNode
+            self._avoided.saw(urlsplit(answer.url).hostname or "")
             try:
                 yield from answer.iter_content(CHUNK_BYTES)
             except self._http_errors:
-                self._avoided.add(urlsplit(answer.url).netloc)
+                self._avoided.add(urlsplit(answer.url).hostname or "")
                 raise
 
     def checksum(self, path: str) -> FileChecksum | None:
@@ -172,18 +173,27 @@ class WebHdfsFileSystem:
 
 
 class _Avoided:
-    """DataNodes that failed a short time ago."""
+    """Hosts of DataNodes that failed a short time ago, as far as others are known.
+
+    The NameNode takes hosts, or ports of the transfer protocol, which a redirect does not tell.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._until = clock, dict[str, float]()
+        self._clock, self._until, self._seen = clock, dict[str, float](), set[str]()
 
-    def add(self, name: str) -> None:
-        self._until[name] = self._clock() + _AVOID_SECONDS
+    def saw(self, host: str) -> None:
+        """Note a host that serves data."""
+        self._seen.add(host)
+
+    def add(self, host: str) -> None:
+        """Note a host that failed."""
+        self._until[host] = self._clock() + _AVOID_SECONDS
 
     def names(self) -> str:
-        """Return ``host:port,host:port`` as WebHDFS wants it."""
+        """Return the hosts to avoid, joined by commas; empty if no other host is known."""
         now = self._clock()
-        return ",".join(sorted(name for name, until in list(self._until.items()) if until > now))
+        failed = {host for host, until in list(self._until.items()) if until > now}
+        return ",".join(sorted(failed)) if self._seen - failed else ""
 
 
 def _client(hdfs: Any, options: StorageOptions, session: Any) -> Any:  # noqa: ANN401 -- untyped, optional package

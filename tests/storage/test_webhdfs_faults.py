@@ -12,7 +12,7 @@ import pytest
 from airflow_tf.core.errors import StoragePermissionError, StorageUnavailableError
 from airflow_tf.storage.base import FileSystem, Uri
 from airflow_tf.storage.options import StorageOptions
-from airflow_tf.storage.webhdfs import WebHdfsFileSystem
+from airflow_tf.storage.webhdfs import WebHdfsFileSystem, _Avoided
 from airflow_tf.testing.hdfs import HdfsCluster
 from tests.storage.storage_helpers import Staging
 
@@ -55,6 +55,18 @@ def test_a_datanode_whose_name_does_not_resolve_is_named() -> None:
         pytest.raises(StorageUnavailableError, match=r"redirected to DataNode dn-7\.invalid:9864"),
     ):
         list(opened(address).read("/x", 0, 10))
+
+
+def test_a_host_that_failed_is_avoided_for_a_while_if_another_is_known() -> None:
+    now = [0.0]
+    avoided = _Avoided(lambda: now[0])
+    avoided.add("dn1")
+    assert avoided.names() == ""
+    avoided.saw("dn1")
+    avoided.saw("dn2")
+    assert avoided.names() == "dn1"
+    now[0] = 61.0
+    assert avoided.names() == ""
 
 
 def test_refused_credentials_are_a_permission_error() -> None:
