@@ -71,3 +71,11 @@ def test_a_field_that_one_api_refuses_says_why_there(airflow_tf, tmp_path):
     assert any("compression_level" in warning["path"] for warning in row["warnings"])
     code, text = airflow_tf("session-config", tmp_path / "c.yaml")
     assert "tf2    refused: the TF2 API turns the fraction" in text
+
+
+def test_the_part_of_a_role_is_judged_under_its_name(airflow_tf, tmp_path):
+    (tmp_path / "d.yaml").write_text("allow_soft_placement: true\nps: {device_count: {GPU: 0, CPU: 0}}\n")
+    code, (row,) = airflow_tf("session-config", tmp_path / "d.yaml", "--output", "json")
+    assert (code, [error["path"] for error in row["errors"]]) == (1, ["session_config.ps.device_count.CPU"])
+    assert row["normalised"] == {"allow_soft_placement": True, "ps": {"device_count": {"GPU": 0, "CPU": 0}}}
+    assert "ps.device_count.GPU" in row["fields"]

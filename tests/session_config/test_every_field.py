@@ -20,7 +20,7 @@ VALUES = {
     FieldDescriptor.TYPE_STRING: "0",
     FieldDescriptor.TYPE_BYTES: "AA==",
 }
-SPECIAL = {"executor_type": "DEFAULT", "priority": "0", "name": "x"}
+SPECIAL = {"device_filters": "/job:ps", "executor_type": "DEFAULT", "priority": "0", "name": "x"}
 COUNT = 232  # fields of the 33 messages of TensorFlow 2.21's ConfigProto
 
 

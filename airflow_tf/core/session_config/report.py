@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_tf.core.session_config.plan import SESSION, leaves
+from airflow_tf.core.session_config.roles import ROLE_KEYS
 from airflow_tf.core.session_config.types import ConfigContext, Judgement, Problem
 from airflow_tf.core.session_config.validation import judge
 
@@ -27,6 +29,8 @@ def describe_config(value: Any) -> dict[str, Any]:  # noqa: ANN401 - judging it 
     :return: ``valid``, ``errors`` and ``warnings`` (each with path, reason, remedy), ``normalised``, ``fields`` (path
         to ``v1``, ``tf2``, ``server``: the call that applies it, or ``refused: why``).
     """
+    if isinstance(value, Mapping) and any(key in ROLE_KEYS for key in value):
+        return _describe_roles(value)
     verdict = judge(value, ANYWHERE)
     ways = {name: judge(value, context) for name, context in _WAYS.items()}
     fields = {
@@ -40,6 +44,21 @@ def describe_config(value: Any) -> dict[str, Any]:  # noqa: ANN401 - judging it 
         "normalised": verdict.config,
         "fields": fields,
     }
+
+
+def _describe_roles(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the part for all replicas and the part of each role, whose paths begin with the role."""
+    result = describe_config({key: item for key, item in value.items() if key not in ROLE_KEYS})
+    for role in (key for key in value if key in ROLE_KEYS):
+        own = describe_config(value[role])
+        for kind in ("errors", "warnings"):
+            result[kind] += [
+                row | {"path": row["path"].replace("session_config", f"session_config.{role}", 1)} for row in own[kind]
+            ]
+        result["valid"] = result["valid"] and own["valid"]
+        result["normalised"] = result["normalised"] | {role: own["normalised"]}
+        result["fields"] |= {f"{role}.{path}": ways for path, ways in own["fields"].items()}
+    return result
 
 
 def problem_row(problem: Problem) -> dict[str, str]:
