@@ -18,6 +18,7 @@ from airflow_tf.core.templates import without_templates
 from airflow_tf.core.units import parse_share
 from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Problem, problems_of
 from airflow_tf.pipeline.models import Declaration
+from airflow_tf.pipeline.rules import conflicts
 from airflow_tf.pipeline.yaml_reader import Document, read_yaml
 
 _UNBOUNDED_BYTES = 2**60
@@ -51,6 +52,8 @@ def check_document(document: Document) -> Loaded:
         declaration = Declaration.model_validate(document.data, context={"folder": document.file.parent})
     except ValidationError as error:
         problems += problems_of(error, Declaration, document.locate)
+    for clash in conflicts(declaration) if declaration is not None else ():
+        problems.append(Problem(document.locate(clash.path), clash.path, clash.what, clash.why, clash.todo))
     for found in _session_config_problems(document.data):
         path = (*_SESSION_CONFIG, *_split(found.path))
         problems.append(Problem(document.locate(path), path, found.why, todo=found.todo))

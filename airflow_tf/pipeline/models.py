@@ -10,10 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from airflow_tf.core.cluster import plan_roles, trainers
-from airflow_tf.core.errors import DeclarationError
-from airflow_tf.core.verdict import parse_success
-from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, to_param
+from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule
 from airflow_tf.pipeline.fields import (
     Arguments,
     Choices,
@@ -38,7 +35,6 @@ from airflow_tf.pipeline.fields import (
     check_templates,
     check_uri,
     refuse,
-    reraise,
 )
 
 
@@ -145,19 +141,6 @@ class KeepSpec(Spec):
         return self
 
 
-_OF_METHODS = {
-    "metric": ("best", "top_k"),
-    "mode": ("best", "top_k"),
-    "weights": ("average", "top_k"),
-    "top": ("top_k",),
-    "decay": ("ema",),
-    "last": ("ema",),
-    "not_finite": ("average", "top_k", "ema", "greedy_soup"),
-    "optimizer": ("average", "top_k", "ema", "greedy_soup"),
-}
-"""Key of the ``checkpoints`` section -> the methods that use it."""
-
-
 class CheckpointsSpec(Spec):
     """How the replicas' checkpoints become one, and the static base under which versions of it are published.
 
@@ -187,21 +170,6 @@ class CheckpointsSpec(Spec):
     @classmethod
     def _check_initial(cls, value: str | None) -> str | None:
         return value if value in {None, "latest"} else check_uri(str(value))
-
-    @model_validator(mode="after")
-    def _check(self) -> CheckpointsSpec:
-        method = self.aggregate or "average"
-        for key, methods in _OF_METHODS.items():
-            if key in self.model_fields_set and method not in methods:
-                raise refuse(f"{key} is not used by {method}", todo=f"Remove it, or choose {' or '.join(methods)}.")
-        if method == "top_k" and (self.metric is None or self.top is None):
-            raise refuse("aggregate is top_k without metric and top", todo="Add both.")
-        if self.initial_checkpoint == "latest" and not self.publish:
-            why = "the latest version is looked for below checkpoints.publish"
-            raise refuse("initial_checkpoint is latest, but nothing is published", why, "Give a URI, or add publish.")
-        if self.keep and not self.publish:
-            raise refuse("keep is for what is published, and there is no publish", todo="Add it, or remove keep.")
-        return self
 
 
 class Declaration(Spec):
@@ -237,63 +205,3 @@ class Declaration(Spec):
             if other != name:
                 raise refuse(f"{other!r} and {name!r} differ only in case", "both become one environment variable")
         return value
-
-    @model_validator(mode="after")
-    def _check_params(self) -> Declaration:
-        for name, value in self.params.items() if self.schedule else ():
-            if not to_param(value).has_value:
-                why = "a scheduled run has nobody to ask for its value"
-                raise refuse(f"params.{name} needs a default", why, "Add a default, or remove 'schedule'.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_evaluation(self) -> Declaration:
-        for name in (self.evaluate.inputs if self.evaluate else None) or []:
-            if name not in self.inputs:
-                raise refuse(f"evaluate.inputs names {name!r}, which is not declared under 'inputs'")
-        return self
-
-    @model_validator(mode="after")
-    def _check_strategy(self) -> Declaration:
-        train, count = self.train, self.devices.count
-        try:
-            roles = plan_roles(train.strategy, train.roles, count)
-            success = train.success if isinstance(train.success, str) else train.success.model_dump()
-            parse_success(success, trainers(roles, count))
-        except DeclarationError as error:
-            raise reraise(error) from error
-        method = self.checkpoints.aggregate
-        if roles and method not in {None, "chief", "ema", "none"}:
-            why = f"the replicas of a {train.strategy} gang train one model, and its chief saves it"
-            todo = "Write chief, or leave it out."
-            raise refuse(f"checkpoints.aggregate cannot be {method}", why, todo)
-        if not roles and method == "chief":
-            why = f"{train.strategy} replicas have no chief"
-            raise refuse("checkpoints.aggregate cannot be chief", why, "Choose average or best.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_checkpoints(self) -> Declaration:
-        method, publish = self.checkpoints.aggregate, self.checkpoints.publish
-        if method == "none" and (self.evaluate or publish):
-            key = "evaluate" if self.evaluate else "checkpoints.publish"
-            todo = f"Choose average or best, or remove {key!r}."
-            raise refuse(f"{key} needs a checkpoint, and checkpoints.aggregate is none", todo=todo)
-        undecided = method == "best" and self.checkpoints.metric is None and publish and not self.evaluate
-        if undecided and self.devices.count > 1:
-            why = "the best replica is the one with the best metric of an evaluation"
-            todo = "Add an evaluate section, or checkpoints.metric."
-            raise refuse("checkpoints.aggregate is best, but there is no 'evaluate'", why, todo)
-        return self
-
-    @model_validator(mode="after")
-    def _check_aggregation(self) -> Declaration:
-        checkpoints = self.checkpoints
-        if checkpoints.aggregate == "greedy_soup" and not self.evaluate:
-            raise refuse("checkpoints.aggregate is greedy_soup, but there is no 'evaluate'", todo="Add it.")
-        if checkpoints.top is not None and checkpoints.top > self.devices.count:
-            why = f"there are {self.devices.count} replicas"
-            raise refuse(f"checkpoints.top is {checkpoints.top}", why, "Give a number not above devices.count.")
-        if checkpoints.keep and checkpoints.keep.best and not self.evaluate:
-            raise refuse("checkpoints.keep.best needs the metric of an 'evaluate'", todo="Add it.")
-        return self

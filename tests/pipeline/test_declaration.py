@@ -67,7 +67,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("default: 3", "default: x"), "4:3: params.epochs: the param contradicts itself: 'x' is not of type 'integer'"),
         (changed("default: 3", "defualt: 3"), "params.epochs: unknown key 'defualt'"),
         (changed("type: integer", "type: int"), "params.epochs: the param contradicts itself"),
-        (changed(", default: 3", ""), "params.epochs needs a default: a scheduled run has nobody to ask"),
+        (changed(", default: 3", ""), "4:3: params.epochs: it needs a default: a scheduled run has nobody to ask"),
         (changed("kind: cpu", "kind: gpuu"), "devices.kind: 'gpuu' is wrong: input should be 'auto', 'gpu', 'static' or 'cpu'. Did you mean \"gpu\"?"),
         (changed("1GiB", "1 parsec"), "devices.min_free_memory: '1 parsec' is not a size. Write it like 10GiB"),
         (changed("kind: cpu", "max_utilization: 0.3"), "devices.max_utilization: 0.3 is not a percentage. Give 0 to 100, like 20 or 20%."),
@@ -91,30 +91,30 @@ UNKNOWN_IN_TRAIN = (
         (changed("  retry_delay", "  environment: {TF_CONFIG: x}\n  retry_delay"), "20:17: train.environment.TF_CONFIG: this variable cannot be declared"),
         (changed("  retry_delay", "  environment: {AIRFLOW_TF_FENCE: x}\n  retry_delay"), "train.environment.AIRFLOW_TF_FENCE: this variable cannot"),
         (changed("  retry_delay", "  strategy: synk\n  retry_delay"), "train.strategy: 'synk' is wrong: input should be 'independent', 'sync', 'async', 'v1_cluster' or 'towers'. Did you mean"),
-        (changed("  retry_delay", "  strategy: sync\n  retry_delay"), "checkpoints.aggregate cannot be average: the replicas of a sync gang train one model, and its chief saves it. Write chief, or leave it out."),
-        (changed("average", "chief"), "checkpoints.aggregate cannot be chief: independent replicas have no chief. Choose average or best."),
-        (changed("  retry_delay", "  strategy: towers\n  retry_delay"), "strategy towers is one process, but count is 2. Set devices.count to 1"),
-        (changed("  retry_delay", "  roles: {worker: 2}\n  retry_delay"), "strategy independent has no roles"),
-        (changed("  retry_delay", "  strategy: v1_cluster\n  roles: {ps_hosts: 1, worker_hosts: 1}\n  retry_delay"), "strategy v1_cluster has no role 'ps_hosts': it is one of: chief, worker, ps. Did you mean 'ps'?"),
-        (changed("  retry_delay", "  success: {at_least: 3}\n  retry_delay"), "{'at_least': 3} is no success policy for 2 replicas"),
+        (changed("  retry_delay", "  strategy: sync\n  retry_delay"), "checkpoints.aggregate: it cannot be average: the replicas of a sync gang train one model, and its chief saves it. Write chief, or leave it out."),
+        (changed("average", "chief"), "26:3: checkpoints.aggregate: it cannot be chief: independent replicas have no chief. Choose average or best."),
+        (changed("  retry_delay", "  strategy: towers\n  retry_delay"), "20:3: train.strategy: strategy towers is one process, but count is 2. Set devices.count to 1"),
+        (changed("  retry_delay", "  roles: {worker: 2}\n  retry_delay"), "20:3: train.roles: strategy independent has no roles"),
+        (changed("  retry_delay", "  strategy: v1_cluster\n  roles: {ps_hosts: 1, worker_hosts: 1}\n  retry_delay"), "train.roles: strategy v1_cluster has no role 'ps_hosts': it is one of: chief, worker, ps. Did you mean 'ps'?"),
+        (changed("  retry_delay", "  success: {at_least: 3}\n  retry_delay"), "20:3: train.success: {'at_least': 3} is no success policy for 2 replicas"),
         (changed("hdfs://namenode:8020/holdout/*.csv", "/holdout/*.csv"), "8:3: inputs.holdout.uri: '/holdout/*.csv' is not a storage URI: a scheme and an absolute path are needed"),
         (changed("hdfs://namenode:8020/holdout/*.csv", "s3://holdout/*.csv"), "8:3: inputs.holdout.uri: unknown scheme in 's3://holdout/*.csv'. Known are: file, hdfs, webhdfs."),
         (changed('"hdfs://namenode:8020/churn/', '"/churn/'), "7:11: inputs.train.uri: '/churn/x/*.csv' is not a storage URI"),
         (changed("hdfs://namenode:8020/models", "models"), "27:3: checkpoints.publish: 'models/churn' is not a storage URI"),
         (changed("  holdout:", "  hold-out:"), "inputs.hold-out: 'hold-out' cannot be the name of an input"),
         (changed("  holdout:", "  TRAIN:"), "6:1: inputs: 'train' and 'TRAIN' differ only in case"),
-        (changed("[holdout]", "[houldout]"), "evaluate.inputs names 'houldout', which is not declared"),
-        (changed("aggregate: average", "aggregate: none"), "evaluate needs a checkpoint, and checkpoints.aggregate is none"),
+        (changed("[holdout]", "[houldout]"), "24:12: evaluate.inputs[0]: 'houldout' is not declared under 'inputs'"),
+        (changed("aggregate: average", "aggregate: none"), "26:3: checkpoints.aggregate: none leaves no checkpoint for evaluate and checkpoints.publish. Choose another method"),
         (changed("aggregate: average", "aggregate: mean"), "checkpoints.aggregate: 'mean' is wrong: input should be 'average', 'best', 'latest'"),
-        (changed("aggregate: average", "top: 2"), "25:1: checkpoints: top is not used by average. Remove it, or choose top_k."),
-        (changed("aggregate: average", "aggregate: top_k\n  top: 2"), "checkpoints: aggregate is top_k without metric and top. Add both."),
-        (changed("aggregate: average", "aggregate: top_k\n  metric: mae\n  top: 3"), "checkpoints.top is 3: there are 2 replicas. Give a number not above devices.count."),
+        (changed("aggregate: average", "top: 2"), "26:3: checkpoints.top: average does not use it. Remove it, or choose top_k."),
+        (changed("aggregate: average", "aggregate: top_k\n  top: 2"), "26:3: checkpoints.aggregate: top_k needs 'metric' and 'top'. Add both."),
+        (changed("aggregate: average", "aggregate: top_k\n  metric: mae\n  top: 3"), "28:3: checkpoints.top: 3 is too many: there are 2 replicas. Give a number not above devices.count."),
         (changed("aggregate: average", "aggregate: ema\n  decay: 1.5"), "checkpoints.decay: 1.5 is wrong: input should be less than 1"),
         (changed("aggregate: average", "initial_checkpoint: newest"), "checkpoints.initial_checkpoint: 'newest' is not a storage URI"),
         (changed("aggregate: average", "keep: {}"), "checkpoints.keep: it keeps nothing. Give last, best, every or younger_than."),
-        (changed("  publish: hdfs://namenode:8020/models/churn\n", "  keep: {last: 2}\n"), "checkpoints: keep is for what is published, and there is no publish."),
-        (changed("  publish: hdfs://namenode:8020/models/churn\n", "  initial_checkpoint: latest\n"), "checkpoints: initial_checkpoint is latest, but nothing is published"),
-        (changed("average", "best").replace("evaluate:\n  entrypoint: package.module:main\n  metric: mae\n  inputs: [holdout]\n", ""), "checkpoints.aggregate is best, but there is no 'evaluate'"),
+        (changed("  publish: hdfs://namenode:8020/models/churn\n", "  keep: {last: 2}\n"), "27:3: checkpoints.keep: it is for what is published, and nothing is. Add 'publish', or remove this."),
+        (changed("  publish: hdfs://namenode:8020/models/churn\n", "  initial_checkpoint: latest\n"), "27:3: checkpoints.initial_checkpoint: nothing is published: the latest version is looked for below"),
+        (changed("average", "best").replace("evaluate:\n  entrypoint: package.module:main\n  metric: mae\n  inputs: [holdout]\n", ""), "checkpoints.aggregate: best needs an 'evaluate' section"),
         (changed("models/churn", "models/{{ run_id }}"), "27:3: checkpoints.publish: run_id is not allowed here: the base must be the same"),
         (with_lines("tags: x\n"), "28:1: tags: 'x' is wrong: input should be a valid list"),
         (with_lines("tags: [a, 1]\n"), "28:11: tags[1]: 1 is wrong: input should be a valid string"),
@@ -131,6 +131,16 @@ def test_each_mistake_has_one_error_with_its_position_and_remedy(tmp_path, text,
     found = errors(tmp_path, text)
     assert len(found) == 1
     assert expected in found[0]
+
+
+def test_keys_that_do_not_fit_together_are_all_told_at_once(tmp_path):
+    text = changed("average", "greedy_soup\n  top: 3\n  keep: {best: 1}").replace("[holdout]", "[one, two]")
+    assert [line.split(" ")[1] for line in errors(tmp_path, text)] == [
+        "evaluate.inputs[0]:",
+        "evaluate.inputs[1]:",
+        "checkpoints.top:",
+        "checkpoints.top:",
+    ]
 
 
 def test_all_errors_of_a_file_are_reported_at_once_in_order(tmp_path):

@@ -1,0 +1,119 @@
+"""What the keys of a declaration must be together, once each of them is right for itself. Every rule is a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_tf.core.cluster import plan_roles, trainers
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.verdict import parse_success
+from airflow_tf.pipeline.dag_fields import to_param
+from airflow_tf.pipeline.errors import DataPath
+from airflow_tf.pipeline.models import Declaration
+
+_OF_METHODS = {
+    "metric": ("best", "top_k"),
+    "mode": ("best", "top_k"),
+    "weights": ("average", "top_k"),
+    "top": ("top_k",),
+    "decay": ("ema",),
+    "last": ("ema",),
+    "not_finite": ("average", "top_k", "ema", "greedy_soup"),
+    "optimizer": ("average", "top_k", "ema", "greedy_soup"),
+}
+"""Key of the ``checkpoints`` section -> the methods that use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A key that does not fit to the others."""
+
+    path: DataPath
+    what: str
+    why: str = ""
+    todo: str = ""
+
+
+def conflicts(declaration: Declaration) -> list[Conflict]:
+    """Return all of them."""
+    return [found for rule in _RULES for found in rule(declaration)]
+
+
+def _params(declaration: Declaration) -> Iterator[Conflict]:
+    for name, value in declaration.params.items() if declaration.schedule else ():
+        if not to_param(value).has_value:
+            why = "a scheduled run has nobody to ask for its value"
+            yield Conflict(("params", name), "it needs a default", why, "Add a default, or remove 'schedule'.")
+
+
+def _evaluated_inputs(declaration: Declaration) -> Iterator[Conflict]:
+    for index, name in enumerate((declaration.evaluate.inputs if declaration.evaluate else None) or []):
+        if name not in declaration.inputs:
+            yield Conflict(("evaluate", "inputs", index), f"{name!r} is not declared under 'inputs'")
+
+
+def _strategy(declaration: Declaration) -> Iterator[Conflict]:
+    train, count, method = declaration.train, declaration.devices.count, declaration.checkpoints.aggregate
+    where: DataPath = ("train", "roles") if train.roles is not None else ("train", "strategy")
+    try:
+        roles = plan_roles(train.strategy, train.roles, count)
+        where = ("train", "success")
+        success = train.success if isinstance(train.success, str) else train.success.model_dump()
+        parse_success(success, trainers(roles, count))
+    except DeclarationError as error:
+        yield Conflict(where, error.what, error.why, error.todo)
+        return
+    where = ("checkpoints", "aggregate")
+    if roles and method not in {None, "chief", "ema", "none"}:
+        why = f"the replicas of a {train.strategy} gang train one model, and its chief saves it"
+        yield Conflict(where, f"it cannot be {method}", why, "Write chief, or leave it out.")
+    if not roles and method == "chief":
+        yield Conflict(
+            where, "it cannot be chief", f"{train.strategy} replicas have no chief", "Choose average or best."
+        )
+
+
+def _method(declaration: Declaration) -> Iterator[Conflict]:
+    checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
+    method, where = checkpoints.aggregate, ("checkpoints", "aggregate")
+    for key, methods in _OF_METHODS.items():
+        if key in checkpoints.model_fields_set and (method or "average") not in methods:
+            todo = f"Remove it, or choose {' or '.join(methods)}."
+            yield Conflict(("checkpoints", key), f"{method or 'average'} does not use it", todo=todo)
+    if method == "top_k" and (checkpoints.metric is None or checkpoints.top is None):
+        yield Conflict(where, "top_k needs 'metric' and 'top'", todo="Add both.")
+    if method == "greedy_soup" and not evaluate:
+        yield Conflict(where, "greedy_soup needs an 'evaluate' section", todo="Add it.")
+    undecided = method == "best" and checkpoints.metric is None and checkpoints.publish and not evaluate
+    if undecided and declaration.devices.count > 1:
+        why = "the best replica is the one with the best metric of an evaluation"
+        yield Conflict(
+            where, "best needs an 'evaluate' section", why, "Add an evaluate section, or checkpoints.metric."
+        )
+    if checkpoints.top is not None and checkpoints.top > declaration.devices.count:
+        why = f"there are {declaration.devices.count} replicas"
+        yield Conflict(
+            ("checkpoints", "top"), f"{checkpoints.top} is too many", why, "Give a number not above devices.count."
+        )
+
+
+def _publication(declaration: Declaration) -> Iterator[Conflict]:
+    checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
+    needy = [key for key, given in (("evaluate", evaluate), ("checkpoints.publish", checkpoints.publish)) if given]
+    if checkpoints.aggregate == "none" and needy:
+        todo = f"Choose another method, or remove {' and '.join(needy)}."
+        yield Conflict(("checkpoints", "aggregate"), f"none leaves no checkpoint for {' and '.join(needy)}", todo=todo)
+    if checkpoints.initial_checkpoint == "latest" and not checkpoints.publish:
+        why = "the latest version is looked for below checkpoints.publish"
+        yield Conflict(
+            ("checkpoints", "initial_checkpoint"), "nothing is published", why, "Give a URI, or add publish."
+        )
+    if checkpoints.keep and not checkpoints.publish:
+        todo = "Add 'publish', or remove this."
+        yield Conflict(("checkpoints", "keep"), "it is for what is published, and nothing is", todo=todo)
+    if checkpoints.keep and checkpoints.keep.best and not evaluate:
+        yield Conflict(("checkpoints", "keep", "best"), "it needs the metric of an 'evaluate' section", todo="Add it.")
+
+
+_RULES = (_params, _evaluated_inputs, _strategy, _method, _publication)
