@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -47,7 +47,10 @@ def record_host(work: Transaction, look: Look) -> bool:
 
 
 def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Granted | Refused:
-    """Reserve devices for those replicas that have none, all or nothing; keep what the others have."""
+    """Reserve devices for those replicas that have none, all or nothing; keep what the others have.
+
+    A gang that must wait keeps only what a supervisor has confirmed.
+    """
     rare = _rarities(work, ask, look)
     if rare.has_due:
         holdings.expire(work)
@@ -68,12 +71,21 @@ def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Gra
         check_per_host(ask.key.label, ask.request, len(here.union(ask.replicas)), look.host.name)
         answer = _grant(work, life_seconds, ask, missing, look, rare)
         if isinstance(answer, Refused):
+            _let_go(work, held.values())
             return answer
         members |= {member.replica: member for member in answer}
     if rare.has_queue:
         waiting.served(work.session, ask.key.key, ask.replicas)
     found = tuple(members[replica] for replica in ask.replicas)
     return Granted(max((member.reservation_id for member in found), default=0), found)
+
+
+def _let_go(work: Transaction, held: Iterable[MemberEntry]) -> None:
+    """End what is only reserved: two gangs that each wait for what the other has reserved would wait for ever."""
+    for member in held:
+        if member.state == MemberState.RESERVED.value:
+            why = "given back: other replicas of its gang have to wait"
+            holdings.end_member(work.session, work.clock, member, MemberState.RELEASED, why)
 
 
 def _rarities(work: Transaction, ask: Ask, look: Look) -> Row[Any]:

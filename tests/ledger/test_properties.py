@@ -96,6 +96,9 @@ class Gangs(RuleBasedStateMachine):
             assert wanted > left
             assert answer.free == left
             self.queue[gang, replicas] = Place((-priority, *arrived), per_replica, self.time.seconds)
+            for part in [(gang, number) for number in range(replicas)]:
+                if part in self.held and self.held[part][1] is not None:
+                    del self.held[part]  # who waits holds nothing that is not in use
             return
         assert wanted <= left
         self.queue = {where: place for where, place in self.queue.items() if where[0] != gang or where[1] > replicas}

@@ -216,3 +216,29 @@ def test_two_gangs_of_three_on_four_devices_finish_one_after_the_other(ledger, g
             if not left:
                 break
         assert not left
+
+
+def test_gangs_that_each_have_a_part_of_what_they_want_do_not_wait_for_each_other(ask, ledger, gang):
+    """Parts are left where a supervisor died before it had confirmed all of a gang."""
+    for name in ("one", "two"):
+        granted = ask(name, 2, per_replica=1)
+        ledger.confirm(granted.members[0], 1)
+    for name in ("one", "two"):
+        ledger.revoke(ledger.member(gang(name), 0), "its supervisor (pid 1) died")
+    other = ask("other", 2)
+    assert isinstance(ask("one", 2), Refused)
+    assert ledger.member(gang("one"), 1) is None
+    assert isinstance(ask("two", 2), Refused)
+    assert ledger.member(gang("two"), 1) is None
+    release(ledger, other)
+    assert isinstance(ask("one", 2), Granted)
+    assert isinstance(ask("two", 2), Granted)
+
+
+def test_a_replica_that_runs_keeps_its_device_while_another_of_its_gang_waits(ask, ledger, gang):
+    granted = ask("one", 2)
+    ledger.confirm(granted.members[0], 1)
+    ledger.release(granted.members[1])
+    ask("other", 3)
+    assert isinstance(ask("one", 2), Refused)
+    assert ledger.member(gang("one"), 0).state == "confirmed"
