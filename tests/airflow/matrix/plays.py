@@ -289,7 +289,7 @@ def kill_trigger_process(airflow: RunningAirflow, runs: Mapping[str, LiveRun]) -
 def wait_watched_again(runs: Mapping[str, LiveRun]) -> None:
     """Wait until triggers of the new triggerer show the output of what trains."""
     for run in runs.values():
-        run.wait(lambda run=run: all(run.triggers_that_show(each) == 2 for each in run.pids), "output by the triggers")
+        run.wait(lambda run=run: all(run.triggers_that_show(each) > 1 for each in run.pids), "output by the triggers")
 
 
 SHARED_ACTS = {
