@@ -94,5 +94,5 @@ class AirflowHome:
             timeout=COMMAND_DEADLINE_SECONDS,
             check=False,
         )
-        assert not check or done.returncode == 0, done.stdout[-6000:]
+        assert not check or done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-6000:]}"
         return done
