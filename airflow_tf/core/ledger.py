@@ -241,10 +241,10 @@ class GangLedger(Protocol):
         """Return the live (reserved or confirmed) member of a replica, newest fence first."""
         ...
 
-    def confirm(self, member: Member, supervisor_pid: int) -> None:
-        """Turn a reserved member into a confirmed one.
+    def confirm(self, member: Member, supervisor_pid: int, *siblings: Member) -> None:
+        """Turn a reserved member, and others of its gang with it, into confirmed ones: all or none.
 
-        :raises LedgerError: if it is no longer reserved (expired, revoked, released).
+        :raises LedgerError: if one is no longer reserved (expired, revoked, released).
         """
         ...
 
@@ -256,8 +256,8 @@ class GangLedger(Protocol):
         """Ask the gang's supervisor to stop it; nothing of it starts again until a user clears one of its tasks."""
         ...
 
-    def release(self, member: Member) -> None:
-        """Give the member's devices back (idempotent)."""
+    def release(self, member: Member, *siblings: Member) -> None:
+        """Give the member's devices back, and those of others of its gang with them (idempotent)."""
         ...
 
     def confirmed_on(self, host: Host) -> list[ConfirmedMember]:

@@ -119,7 +119,7 @@ CONFIRM = (
 
 RELEASE = (
     update(_MEMBERS)
-    .where(_IS_MEMBER, _MEMBERS.c.state.in_(LIVE))
+    .where(_IS_MEMBER, or_(*(_MEMBERS.c.state == state for state in LIVE)))  # an IN cannot be run for many at once
     .values(state=MemberState.RELEASED.value, changed_at=bindparam("at"), ended_why="")
 )
 OBEY = (

@@ -44,6 +44,7 @@ class Ledger:
     def __init__(self, transactions: Transactions, *, reservation_seconds: float) -> None:
         self._transactions = transactions
         self._life_seconds = reservation_seconds
+        self._last_look: tuple[Sequence[Reading] | None, Look | None] = (None, None)
         self.ledger_id = self.read(lambda session, _: session.get_one(MetaEntry, "ledger_id").value)
 
     def close(self) -> None:
@@ -54,11 +55,19 @@ class Ledger:
         """Run ``query`` on one consistent state and the ledger's clock, for readers of the tables."""
         return self._transactions.read(query)
 
+    def _look_of(self, host: Host, readings: Sequence[Reading]) -> Look:
+        """Digest a look once: what the host registers with is what a gang then reserves from."""
+        given, last = self._last_look
+        if last is None or given is not readings or last.host != host:
+            last = Look.of(host, readings)
+            self._last_look = (readings if isinstance(readings, tuple) else None, last)  # a list may change
+        return last
+
     # --- hosts, devices, reservations --------------------------------------------------------------------------
 
     def register_host(self, host: Host, readings: Sequence[Reading]) -> None:
         """Record this host, its boot and its devices; members of an earlier boot of it are released."""
-        look = Look.of(host, readings)
+        look = self._look_of(host, readings)
         self._transactions.change(lambda work: reservations.record_host(work, look))
 
     def reserve(
@@ -76,7 +85,7 @@ class Ledger:
 
         :raises DevicesNeverFitError: if the host can never satisfy the request; it names a registered one that can.
         """
-        ask, look = Ask(key, request, tuple(dict.fromkeys(replicas)), turn), Look.of(host, readings)
+        ask, look = Ask(key, request, tuple(dict.fromkeys(replicas)), turn), self._look_of(host, readings)
         return self._transactions.change(lambda work: reservations.reserve(work, self._life_seconds, ask, look))
 
     def look(self, key: GangKey) -> Waiting | None:
@@ -105,12 +114,14 @@ class Ledger:
 
         return self.read(query)
 
-    def confirm(self, member: Member, supervisor_pid: int) -> None:
-        """Turn a reserved member into a confirmed one; again by the same pid is no error.
+    def confirm(self, member: Member, supervisor_pid: int, *siblings: Member) -> None:
+        """Turn a reserved member, and others of its gang with it, into confirmed ones: all or none.
 
-        :raises LedgerError: if it is no longer reserved (expired, revoked, released).
+        Again by the same pid is no error.
+
+        :raises LedgerError: if one is no longer reserved (expired, revoked, released).
         """
-        self._transactions.change(lambda work: holdings.confirm(work, [member], supervisor_pid))
+        self._transactions.change(lambda work: holdings.confirm(work, [member, *siblings], supervisor_pid))
 
     def confirmed_on(self, host: Host) -> list[ConfirmedMember]:
         """Return the confirmed members of a host with the token of their last attempt."""
@@ -119,9 +130,12 @@ class Ledger:
             lambda session, _: [holdings.as_confirmed(session, row) for row in holdings.live_members(session, of_host)]
         )
 
-    def release(self, member: Member) -> None:
-        """Give the member's devices back (idempotent); of a revoked one: its replica has ended."""
-        self._transactions.change(lambda work: holdings.release(work, [member]))
+    def release(self, member: Member, *siblings: Member) -> None:
+        """Give the member's devices back, and those of others of its gang with them (idempotent).
+
+        Of a revoked one: its replica has ended.
+        """
+        self._transactions.change(lambda work: holdings.release(work, [member, *siblings]))
 
     def revoke(self, member: Member, why: str) -> None:
         """Take the devices of a member whose supervisor is gone and whose processes are swept.

@@ -279,3 +279,16 @@ def test_a_host_without_devices_is_seen_again(ledger, time):
         ledger.register_host(HOST, [])
         time.seconds += 10
     assert [row.devices for row in LedgerReader(ledger).hosts()] == [0]
+
+
+def test_a_gang_is_confirmed_as_a_whole_or_not_at_all(ledger, gang, reserve):
+    first, second = reserve("flights", [0, 1], devices(2)).members
+    ledger.release(second)
+    with pytest.raises(LedgerError, match="replica 1 cannot be confirmed"):
+        ledger.confirm(first, 4711, second)
+    assert ledger.member(gang("flights"), 0).state == MemberState.RESERVED
+    (second,) = reserve("flights", [1], devices(2)).members
+    ledger.confirm(first, 4711, second)
+    assert [ledger.member(gang("flights"), replica).state for replica in (0, 1)] == [MemberState.CONFIRMED] * 2
+    ledger.release(first, second)
+    assert LedgerReader(ledger).reservations() == []
