@@ -17,10 +17,9 @@ from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import GangLedger, Refused, Turn
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.states import MemberState
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.staging import Log
-from airflow_tf.supervisor.acquire import acquire
+from airflow_tf.supervisor.acquire import acquire, usable_members
 from airflow_tf.supervisor.client import has_supervisor
 
 LOOK_SECONDS = 5.0
@@ -79,11 +78,10 @@ class DeviceClaim:
         :raises DevicesNeverFitError: if no wait can help.
         :raises DevicesBusyError: at the deadline, naming the holders.
         """
-        found = [self.ledger.member(self.key, number) for number in replicas]
         supervised = has_supervisor(self.gang_folder)
-        usable = [member for member in found if member and (supervised or member.state == MemberState.RESERVED)]
-        if len(usable) == len(replicas):
-            return tuple(usable)
+        found = usable_members(self.ledger, self.settings, self.key, replicas, is_supervised=supervised)
+        if found is not None:
+            return found
         while True:
             answer = acquire(self.ledger, self.settings, self.key, self.request, replicas, self.turn)
             if not isinstance(answer, Refused):

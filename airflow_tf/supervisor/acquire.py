@@ -15,6 +15,7 @@ from airflow_tf.core.errors import DevicesBusyError
 from airflow_tf.core.identity import GangKey, digest
 from airflow_tf.core.ledger import ConfirmedMember, GangLedger, Granted, Refused, Turn
 from airflow_tf.core.settings import Settings
+from airflow_tf.core.states import MemberState
 from airflow_tf.devices.locks import DeviceLock, ensure_lock_folder
 from airflow_tf.devices.registry import read_all
 from airflow_tf.supervisor.sweep import kill_tree, mark_of
@@ -66,6 +67,26 @@ def reclaim(ledger: GangLedger, settings: Settings, host: Host) -> list[Confirme
     Only under the devices' locks and after a sweep: a device that is locked, or whose processes will not die, stays.
     """
     return [found for found in ledger.confirmed_on(host) if _is_gone(found) and _take_back(ledger, settings, found)]
+
+
+def usable_members(
+    ledger: GangLedger, settings: Settings, key: GangKey, replicas: Sequence[int], *, is_supervised: bool
+) -> tuple[Member, ...] | None:
+    """Return the devices of ``replicas`` that are reserved, or that the gang's supervisor has; None if any has none.
+
+    A supervisor that lives may not be the one that confirmed them: what a dead one left is taken back before.
+
+    :param is_supervised: whether a supervisor of the gang lives.
+    """
+    found = [ledger.member(key, number) for number in replicas]
+    if any(member is not None and member.state == MemberState.CONFIRMED for member in found):
+        ensure_lock_folder(settings.lock_dir)
+        host = this_host()
+        ledger.register_host(host, [])  # ends what an earlier boot held
+        reclaim(ledger, settings, host)
+        found = [ledger.member(key, number) for number in replicas]
+    usable = [member for member in found if member and (is_supervised or member.state == MemberState.RESERVED)]
+    return tuple(usable) if len(usable) == len(replicas) else None
 
 
 def take_devices(member: Member, settings: Settings) -> list[DeviceLock]:

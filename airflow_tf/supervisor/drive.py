@@ -185,6 +185,9 @@ class Drive:
             self._hurry.set()
             await asyncio.gather(*(run.end(0, self._hurry) for run in runs.values()))
             await self._free()
+            for run in runs.values():  # as far as it was not recorded how they ended
+                outcome = Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, str(lost))
+                await self._host.record_end(run.launch, outcome)
         else:
             await self._free()
             for seat in self.seats.values():

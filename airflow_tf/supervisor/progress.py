@@ -199,10 +199,14 @@ class StragglerWatch:
 
     def __init__(self) -> None:
         self._decision = Stragglers()
+        self._next_look = 0.0
 
     def look(self, runs: Mapping[int, ReplicaRun]) -> None:
-        """Compare the replicas that run now."""
+        """Compare the replicas that run now, every few seconds; one alone is not even looked at."""
         alive = {number: run for number, run in runs.items() if not run.has_ended}
+        if len(alive) < 2 or time.monotonic() < self._next_look:  # noqa: PLR2004 (nobody to compare with)
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS
         steps = {number: results.last_step(run.folder) for number, run in alive.items()}
         for number, text in self._decision.look(steps, time.monotonic()).items():
             log.warning("%s", text)

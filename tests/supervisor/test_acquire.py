@@ -19,7 +19,7 @@ from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.core.states import AttemptState
 from airflow_tf.devices.locks import DeviceLock, LastHolder
 from airflow_tf.supervisor import acquire as module
-from airflow_tf.supervisor.acquire import acquire, reclaim, take_devices, this_host
+from airflow_tf.supervisor.acquire import acquire, reclaim, take_devices, this_host, usable_members
 from airflow_tf.supervisor.sweep import find_tree, kill_tree
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -158,6 +158,31 @@ def test_the_retry_of_the_same_gang_gets_a_new_fence(supervised, grant, ledger, 
     kill(process)
     granted = grant("flights")
     assert granted.members[0].fence > before.fence
+
+
+def test_a_new_supervisor_of_the_gang_is_not_taken_for_the_one_that_died(supervised, ledger, settings, key):
+    process, token = supervised
+    flights = key("flights")
+    (member,) = usable_members(ledger, settings, flights, [0], is_supervised=True)
+    assert member == ledger.member(flights, 0)
+    kill(process)
+    assert usable_members(ledger, settings, flights, [0], is_supervised=True) is None
+    assert find_tree(token) == []
+
+
+def test_what_an_earlier_boot_held_is_not_used(grant, ledger, settings, key, monkeypatch):
+    (member,) = grant("flights").members
+    ledger.confirm(member, os.getpid())
+    later = replace(this_host(), boot_id="later")
+    monkeypatch.setattr(module, "this_host", lambda: later)
+    assert usable_members(ledger, settings, key("flights"), [0], is_supervised=True) is None
+
+
+def test_what_is_reserved_is_usable_without_a_supervisor(grant, ledger, settings, key):
+    granted = grant("flights", [0, 1])
+    assert usable_members(ledger, settings, key("flights"), [0, 1], is_supervised=False) == granted.members
+    ledger.confirm(granted.members[0], os.getpid())
+    assert usable_members(ledger, settings, key("flights"), [0], is_supervised=False) is None
 
 
 def test_a_living_supervisor_keeps_its_device(supervised, grant, settings, ledger):

@@ -59,6 +59,7 @@ class FakeHost:
         self.recorded: list[Outcome] = []
         self.is_ready = True
         self.refuses = False
+        self.refuses_start_of = -1
 
     async def confirm(self, members: Sequence[Member]) -> None:
         if self.refuses:
@@ -82,6 +83,8 @@ class FakeHost:
     async def record_start(self, seat: Seat, member: Member, token: str) -> int:
         assert token
         assert seat.number == member.replica
+        if seat.number == self.refuses_start_of:
+            raise LedgerError("its reservation was taken away")
         return seat.tokens
 
     async def record_end(self, launch: ReplicaLaunch, outcome: Outcome) -> None:
@@ -260,3 +263,20 @@ def test_a_refused_reservation_is_told_and_nothing_runs(tmp_path: Path) -> None:
     case = drive(refused, act)
     assert [message["type"] for message in case.views[0].messages] == ["refused"]
     assert case.drive.verdict is None
+
+
+def test_an_attempt_of_which_not_all_could_be_recorded_ends_for_those_that_were(tmp_path: Path) -> None:
+    def half_taken_away() -> Case:
+        case = Case(tmp_path, 2, **TWO_WORKERS)
+        case.host.refuses_start_of = 1
+        return case
+
+    async def act(_case: Case) -> None:
+        return
+
+    case = drive(half_taken_away, act)
+    assert [message["type"] for message in case.views[0].messages] == ["refused"]
+    assert [(outcome.state, outcome.cause) for outcome in case.host.recorded] == [
+        (AttemptState.LOST, ExitCause.INFRASTRUCTURE)
+    ]
+    assert case.host.freed == {0: True, 1: True}

@@ -28,7 +28,7 @@ from airflow_tf.core.states import MARKED_REASON, ExitCause, MemberState
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.schema import Base, HoldingEntry, MemberEntry, WaiterEntry
-from airflow_tf.supervisor.acquire import acquire, take_devices
+from airflow_tf.supervisor.acquire import acquire, take_devices, usable_members
 from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.testing.postgres import PostgresServer
 from tests.supervisor.world import Gang, Installation, Machine, Process, Supervisor, View, World
@@ -95,16 +95,13 @@ class Model(RuleBasedStateMachine):
         it = self.world.gangs[number]
         self.ask(it, list(range(it.count)))
 
-    @rule(number=GANGS)
-    def look_again(self, number: int) -> None:
+    @rule(number=GANGS, leaves=st.booleans())
+    def look_again(self, number: int, leaves: bool) -> None:
         it = self.world.gangs[number]
-        if not it.installation.is_away:
+        if leaves:
+            it.installation.ledger.withdraw(it.key)
+        elif not it.installation.is_away:
             it.installation.ledger.look(it.key)
-
-    @rule(number=GANGS)
-    def withdraw(self, number: int) -> None:
-        it = self.world.gangs[number]
-        it.installation.ledger.withdraw(it.key)
 
     @rule(number=GANGS, replica=REPLICAS, defers=st.booleans())
     def retry(self, number: int, replica: int, defers: bool) -> None:
@@ -131,21 +128,22 @@ class Model(RuleBasedStateMachine):
         ledger = it.installation.ledger
         record = ledger.enter(it.key, replica, view, together=it.plan.is_gang)
         numbers = list(range(it.count)) if it.plan.is_gang else [replica]
-        found = [ledger.member(it.key, each) for each in numbers]
-        members = [each for each in found if each and (it.supervisor or each.state == MemberState.RESERVED)]
         if record.cancelled_by is not None:
             return
-        if len(members) != len(numbers):
+        supervised = it.supervisor is not None
+        with self.world.at(it.machine):
+            members = usable_members(ledger, it.machine.settings, it.key, numbers, is_supervised=supervised)
+        if members is None:
             answer = self.ask(it, numbers)
             if not isinstance(answer, Granted):
                 return
-            members = list(answer.members)
+            members = answer.members
         launches = tuple(
             ReplicaLaunch(each, it.count, "train.py", "/code", require_checkpoint=False, kill_grace_seconds=5.0)
             for each in numbers
         )
         request = Attach(
-            view, replica, record.generation, it.plan, launches, tuple(members), 1, ORPHAN_GRACE_SECONDS
+            view, replica, record.generation, it.plan, launches, members, 1, ORPHAN_GRACE_SECONDS
         ).to_json()
         supervisor, connection = self.world.supervise(it), View()
         supervisor._connections.add(connection)
@@ -177,17 +175,14 @@ class Model(RuleBasedStateMachine):
 
     # --- what people do --------------------------------------------------------------------------------------------
 
-    @rule(number=GANGS)
-    def release_by_hand(self, number: int) -> None:
+    @rule(number=GANGS, cancels=st.booleans())
+    def take_away(self, number: int, cancels: bool) -> None:
         it = self.world.gangs[number]
         member = it.installation.ledger.member(it.key, 0)
-        if member is not None:
+        if cancels:
+            it.installation.ledger.cancel(it.key.key, "alice")
+        elif member is not None:
             it.installation.ledger.release_by_hand(member.reservation_id, "alice")
-
-    @rule(number=GANGS)
-    def cancel(self, number: int) -> None:
-        it = self.world.gangs[number]
-        it.installation.ledger.cancel(it.key.key, "alice")
 
     @rule(seconds=st.sampled_from([10.0, 500.0]))
     def prune(self, seconds: float) -> None:
@@ -267,9 +262,14 @@ class Model(RuleBasedStateMachine):
 
     @rule(number=GANGS, calls=st.integers(1, 12), before=st.booleans())
     def supervisor_will_die(self, number: int, calls: int, before: bool) -> None:
-        """It dies before or after one of its next calls of ledger, lock or kernel."""
-        supervisor = self.world.supervise(self.world.gangs[number])
-        supervisor.fuse, self.world.dies_before = calls, before
+        """It, or the next one, dies before or after one of its next calls of ledger, lock or kernel."""
+        it = self.world.gangs[number]
+        self.world.dies_before = before
+        if it.supervisor is None:
+            it.fuse = calls
+            self.start_all(number)
+        else:
+            it.supervisor.fuse = calls
 
     @precondition(lambda self: self.world.supervisors)
     @rule(number=GANGS)
@@ -288,6 +288,7 @@ class Model(RuleBasedStateMachine):
     def devices_are_safe(self) -> None:
         self.no_device_has_two_users()
         self.what_is_used_is_locked_while_its_supervisor_lives()
+        self.what_is_over_is_unlocked()
         self.no_device_is_given_twice()
         self.who_waits_holds_nothing()
 
@@ -301,6 +302,11 @@ class Model(RuleBasedStateMachine):
         for process in self.alive():
             if process.supervisor.is_alive:
                 assert process.parts.keys() <= process.supervisor.locked()
+
+    def what_is_over_is_unlocked(self) -> None:
+        for each in self.world.supervisors:
+            if not (each.is_frozen or each.gang.installation.is_away or each._drives() or each._quarantine):
+                assert not each.locked()
 
     def no_device_is_given_twice(self) -> None:
         for installation in self.world.installations:

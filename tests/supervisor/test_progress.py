@@ -8,13 +8,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_tf.core.states import AttemptState, ExitCause
-from airflow_tf.supervisor import stacks
-from airflow_tf.supervisor.progress import NoProgress, Signs, Stragglers
+from airflow_tf.supervisor import progress, stacks
+from airflow_tf.supervisor.progress import NoProgress, Signs, Stragglers, StragglerWatch
 from airflow_tf.supervisor.stacks import Target, show_stacks
 from tests.supervisor.harness import Gang, kill, wait_for
 
@@ -23,6 +24,20 @@ REPORT = (
     "def report(step):\n"
     "    with open(os.environ['AIRFLOW_TF_METRICS_FILE'], 'a') as file: file.write(json.dumps({'step': step}) + '\\n')\n"
 )
+
+
+def test_siblings_are_compared_every_few_seconds_and_one_alone_is_not_looked_at(monkeypatch) -> None:
+    looked, now = [], [100.0]
+    monkeypatch.setattr(progress.results, "last_step", looked.append)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    runs: Any = {number: SimpleNamespace(has_ended=False, folder=number) for number in range(2)}
+    watch = StragglerWatch()
+    watch.look({0: runs[0]})
+    assert looked == []
+    for _ in range(12):
+        watch.look(runs)
+        now[0] += 1.0
+    assert looked == [0, 1] * 3
 
 
 def idle_after(looks: list[dict[int, Signs]], timeout: float = 3.0) -> list[int | None]:

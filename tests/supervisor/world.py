@@ -253,7 +253,10 @@ class Supervisor(gang.GangSupervisor):
 
 @dataclass
 class Gang:
-    """A gang and its tasks; ``tries`` is (try number, first try) of each replica's newest view."""
+    """A gang and its tasks.
+
+    ``tries`` is (try number, first try) of each replica's newest view, ``fuse`` that of the next supervisor.
+    """
 
     name: str
     installation: Installation
@@ -264,6 +267,7 @@ class Gang:
     priority: int = 0
     tries: dict[int, tuple[int, int]] = field(default_factory=dict)
     supervisor: Supervisor | None = None
+    fuse: int | None = None
     members: dict[tuple[int, int], Member] = field(default_factory=dict)
 
     @property
@@ -394,6 +398,7 @@ class World:
             self.now += 2.0  # longer than within which a pid that was given out again cannot be told from the old one
             with self.at(it.machine):
                 it.supervisor = Supervisor(self, it, self.new_pid(it.machine))
+            it.supervisor.fuse, it.fuse = it.fuse, None
         return it.supervisor
 
     def do(self, supervisor: Supervisor, work: Awaitable[Any]) -> None:
