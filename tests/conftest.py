@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -49,6 +50,8 @@ def _make_private_home() -> Path:
 
 
 HOME = _make_private_home()
+hypothesis.settings.register_profile("untimed", deadline=None)  # on a loaded machine any example may take long
+hypothesis.settings.load_profile("untimed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run in the background ignores ^C, and would hand that on to every program to which a test sends one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
