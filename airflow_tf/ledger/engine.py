@@ -26,20 +26,33 @@ class Database(ABC):
     """One kind of database, as :class:`Transactions` needs it.
 
     :param shown: where the ledger is, without secrets.
-    :param engine: its transactions begin with the statement in the execution option ``begin``.
-    :param begin_reading: begins a transaction that sees one consistent state.
-    :param begin_writing: begins a transaction beside which no other one writes.
+    :param engine: its transactions begin with the statements in the execution option ``begin``.
+    :param begin_reading: begin a transaction that sees one consistent state.
+    :param begin_writing: begin a transaction beside which no other one writes, and which survives a power cut.
+    :param begin_passing: begin one like that which a power cut may undo, as long as no later one was to survive it.
     """
+
+    is_of_one_host: ClassVar[bool]
+    """Whether all its users are on the database's own host, and end with it."""
 
     todo: ClassVar[str]
     """What an operator does when the database does not answer."""
 
-    def __init__(self, shown: str, engine: Engine, *, begin_reading: str, begin_writing: str) -> None:
+    def __init__(
+        self,
+        shown: str,
+        engine: Engine,
+        *,
+        begin_reading: Sequence[str],
+        begin_writing: Sequence[str],
+        begin_passing: Sequence[str],
+    ) -> None:
         self.shown = shown
         event.listen(engine, "begin", _begin)
         self.plain = engine
         self.reading = engine.execution_options(begin=begin_reading)
         self.writing = engine.execution_options(begin=begin_writing)
+        self.passing = engine.execution_options(begin=begin_passing)
 
     @abstractmethod
     def clock(self, connection: Connection) -> Clock:
@@ -126,10 +139,13 @@ class Transactions:
         """Run ``work`` as a whole or not at all; it may be run again, so it must change nothing but the session."""
         return self.change(lambda transaction: work(transaction.session, transaction.clock))
 
-    def change(self, work: Callable[[Transaction], T]) -> T:
-        """Do as :meth:`write`, for work that knows its statements beforehand."""
+    def change(self, work: Callable[[Transaction], T], *, is_passing: bool = False) -> T:
+        """Do as :meth:`write`, for work that knows its statements beforehand.
+
+        :param is_passing: what is written says nothing any more when the database's host has lost its power.
+        """
         with self.database.turn(self._deadline_seconds):
-            return self._run(self.database.writing, work)
+            return self._run(self.database.passing if is_passing else self.database.writing, work)
 
     def _run(self, engine: Engine, work: Callable[[Transaction], T]) -> T:
         def once() -> T:
@@ -190,5 +206,5 @@ class Transactions:
 
 
 def _begin(connection: Connection) -> None:
-    if statement := connection.get_execution_options().get("begin"):
+    for statement in connection.get_execution_options().get("begin", ()):
         connection.exec_driver_sql(statement)

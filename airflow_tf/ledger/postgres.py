@@ -46,6 +46,7 @@ class PostgresDatabase(Database):
     shuts the connection.
     """
 
+    is_of_one_host: ClassVar[bool] = False
     todo: ClassVar[str] = (
         "Check that the server runs and is reachable from this host, and look in its pg_stat_activity for who holds"
         " its locks."
@@ -68,10 +69,17 @@ class PostgresDatabase(Database):
                 f"the ledger {shown} needs psycopg", str(error), "Install airflow-tf[postgres] on every host."
             ) from error
         limits = _limits(deadline_seconds)
-        super().__init__(shown, engine, begin_reading=limits, begin_writing=limits + _BEGIN_WRITING)
+        super().__init__(
+            shown,
+            engine,
+            begin_reading=[limits],
+            begin_writing=[limits + _BE_DURABLE + _TAKE_LOCK],
+            begin_passing=[limits + _BE_QUICK + _TAKE_LOCK],
+        )
         # Isolation levels are named: the server's or the role's default may be another one.
         self.reading = self.reading.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self.writing = self.writing.execution_options(isolation_level="READ COMMITTED")
+        self.passing = self.passing.execution_options(isolation_level="READ COMMITTED")
         self._calls = threading.local()
         event.listen(engine, "connect", self._watch, insert=True)  # before SQLAlchemy's own first look at the server
         event.listen(engine, "checkout", self._watch)
@@ -164,11 +172,12 @@ def _limits(deadline_seconds: float) -> str:
     )
 
 
-_BEGIN_WRITING = (
+_TAKE_LOCK = f"SELECT pg_advisory_xact_lock({_WRITER_LOCK});"
+_BE_DURABLE = (
     # An outcome that was recorded survives a crash of the server, also where a role was told to be quicker.
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';"
-    f"SELECT pg_advisory_xact_lock({_WRITER_LOCK});"
 )
+_BE_QUICK = "SET LOCAL synchronous_commit = off;"
 
 
 _NOW = text("SELECT extract(epoch FROM clock_timestamp())")

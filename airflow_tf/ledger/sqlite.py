@@ -35,12 +35,19 @@ class SqliteDatabase(Database):
     turn in a :class:`Turnstile`; who has not got it in time asks for the lock itself, as all did without it.
     """
 
+    is_of_one_host: ClassVar[bool] = True
     todo: ClassVar[str] = "Look for a process that holds it ('fuser' on the file), for a full disk and for permissions."
 
     def __init__(self, url: URL, path: Path) -> None:
         engine = create_engine(url, connect_args={"timeout": 0})
         event.listen(engine, "connect", _prepare_connection)
-        super().__init__(str(path), engine, begin_reading="BEGIN", begin_writing="BEGIN IMMEDIATE")
+        super().__init__(
+            str(path),
+            engine,
+            begin_reading=["BEGIN"],
+            begin_writing=["PRAGMA synchronous = FULL", "BEGIN IMMEDIATE"],  # syncs what passing ones have left, too
+            begin_passing=["PRAGMA synchronous = NORMAL", "BEGIN IMMEDIATE"],
+        )
         self.path = path
         self._turnstile = Turnstile(path.with_name(f"{path.name}.turn"))
         self._clock = boot_clock()
@@ -100,7 +107,6 @@ class SqliteDatabase(Database):
 def _prepare_connection(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # no BEGIN of the driver's own
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")  # an outcome that was recorded survives a power cut
 
 
 def _try_lock(descriptor: int) -> bool:

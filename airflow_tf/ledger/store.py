@@ -68,7 +68,7 @@ class Ledger:
     def register_host(self, host: Host, readings: Sequence[Reading]) -> None:
         """Record this host, its boot and its devices; members of an earlier boot of it are released."""
         look = self._look_of(host, readings)
-        self._transactions.change(lambda work: reservations.record_host(work, look))
+        self._transactions.change(lambda work: reservations.record_host(work, look), is_passing=True)
 
     def reserve(
         self,
@@ -86,7 +86,10 @@ class Ledger:
         :raises DevicesNeverFitError: if the host can never satisfy the request; it names a registered one that can.
         """
         ask, look = Ask(key, request, tuple(dict.fromkeys(replicas)), turn), self._look_of(host, readings)
-        return self._transactions.change(lambda work: reservations.reserve(work, self._life_seconds, ask, look))
+        return self._transactions.change(
+            lambda work: reservations.reserve(work, self._life_seconds, ask, look),
+            is_passing=self._transactions.database.is_of_one_host,  # a fence that somebody knows is never given again
+        )
 
     def look(self, key: GangKey) -> Waiting | None:
         """Renew a waiting gang's place without probing; None if it does not wait (granted, or forgotten)."""
@@ -121,7 +124,9 @@ class Ledger:
 
         :raises LedgerError: if one is no longer reserved (expired, revoked, released).
         """
-        self._transactions.change(lambda work: holdings.confirm(work, [member, *siblings], supervisor_pid))
+        self._transactions.change(
+            lambda work: holdings.confirm(work, [member, *siblings], supervisor_pid), is_passing=True
+        )
 
     def confirmed_on(self, host: Host) -> list[ConfirmedMember]:
         """Return the confirmed members of a host with the token of their last attempt."""
@@ -135,7 +140,7 @@ class Ledger:
 
         Of a revoked one: its replica has ended.
         """
-        self._transactions.change(lambda work: holdings.release(work, [member, *siblings]))
+        self._transactions.change(lambda work: holdings.release(work, [member, *siblings]), is_passing=True)
 
     def revoke(self, member: Member, why: str) -> None:
         """Take the devices of a member whose supervisor is gone and whose processes are swept.
@@ -172,7 +177,7 @@ class Ledger:
             holdings.renew(session, clock, key.key, supervisor_pid, self._life_seconds)
             return views.orders(session, clock, gang, holdings.revoked_of(session, key.key, supervisor_pid))
 
-        return self._transactions.change(heartbeat)
+        return self._transactions.change(heartbeat, is_passing=True)
 
     def cancel(self, gang_key: str, by: str) -> None:
         """Ask the gang's supervisor to stop it; take back at once what no supervisor has confirmed.

@@ -85,6 +85,8 @@ def test_isolation_and_durability_do_not_depend_on_the_server_s_defaults(ledger_
     ledger = open_ledger(ledger_settings)
     assert ledger._transactions.write(setting("transaction_isolation")) == "read committed"
     assert ledger._transactions.write(setting("synchronous_commit")) == "on"
+    quick = ledger._transactions.change(lambda work: setting("synchronous_commit")(work.session, None), is_passing=True)
+    assert quick == "off"
     assert ledger.read(setting("transaction_isolation")) == "repeatable read"
     assert ledger.read(setting("transaction_read_only")) == "on"
     ledger.close()

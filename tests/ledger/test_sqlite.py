@@ -47,7 +47,14 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(ledger_settings, file):
         open_ledger(ledger_settings)
 
 
-def test_the_folder_is_private_and_outcomes_are_synced(ledger, file):
+def test_the_folder_is_private_and_readers_and_a_writer_go_on_beside_each_other(ledger, file):
     assert file.parent.stat().st_mode & 0o777 == 0o700
-    assert ledger.read(lambda session, _: session.connection().exec_driver_sql("PRAGMA synchronous").scalar()) == 2
     assert ledger.read(lambda session, _: session.connection().exec_driver_sql("PRAGMA journal_mode").scalar()) == "wal"
+
+
+def test_what_outlives_its_host_is_synced_and_what_does_not_is_not(ledger):
+    def synchronous(work):
+        return work.connection.exec_driver_sql("PRAGMA synchronous").scalar()
+
+    found = [ledger._transactions.change(synchronous, is_passing=passing) for passing in (False, True, False)]
+    assert found == [2, 1, 2]  # FULL, NORMAL
