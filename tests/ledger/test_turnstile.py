@@ -33,6 +33,11 @@ def wait_in(path, ready):
         pass
 
 
+def sign_in(path, book, number):
+    with Turnstile(path).turn(60.0) as came, book.open("a") as file:
+        file.write(f"{number} {came}\n")
+
+
 def count_tickets(turnstile):
     return int.from_bytes(turnstile.path.read_bytes()[:8], "little")
 
@@ -61,6 +66,19 @@ def test_who_comes_first_goes_first(turnstile):
     for thread in threads:
         thread.join(20)
     assert order == [(number, True) for number in range(6)]
+
+
+def test_processes_go_in_the_order_in_which_they_came(turnstile, tmp_path, no_processes_left):
+    book, processes = tmp_path / "book", []
+    with turnstile.turn(1.0):
+        for number in range(5):
+            processes.append(SPAWN.Process(target=sign_in, args=(turnstile.path, book, number)))
+            processes[-1].start()
+            wait_for(lambda: count_tickets(turnstile) == number + 2)  # noqa: B023 (called at once)
+        assert not book.exists()
+    for process in processes:
+        process.join(20)
+    assert book.read_text().splitlines() == [f"{number} True" for number in range(5)]
 
 
 def test_a_turn_that_does_not_come_in_time_is_not_waited_for(turnstile):
