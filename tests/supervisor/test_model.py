@@ -95,6 +95,11 @@ class Model(RuleBasedStateMachine):
         it = self.world.gangs[number]
         self.ask(it, list(range(it.count)))
 
+    @rule()
+    def everybody_reserves(self) -> None:
+        for number in range(len(self.world.gangs)):
+            self.reserve(number)
+
     @rule(number=GANGS, leaves=st.booleans())
     def look_again(self, number: int, leaves: bool) -> None:
         it = self.world.gangs[number]
@@ -115,6 +120,15 @@ class Model(RuleBasedStateMachine):
     def start_all(self, number: int) -> None:
         for replica in range(self.world.gangs[number].count):
             self.attach(number, replica, clears=False, defers=False)
+
+    @rule(number=GANGS)
+    def some_come_and_go(self, number: int) -> None:
+        """Run to its end what begins with the first replica; siblings that were reserved with it are yet to come."""
+        self.attach(number, 0, clears=False, defers=False)
+        for process in self.alive():
+            if process.supervisor is self.world.gangs[number].supervisor and not process.survives_kill:
+                process.end(0)
+        self.world.settle()
 
     def attach(self, number: int, replica: int, clears: bool, defers: bool) -> None:
         """Start another try of a task, after a retry or a clear; it waits for no devices."""
@@ -288,7 +302,8 @@ class Model(RuleBasedStateMachine):
     def devices_are_safe(self) -> None:
         self.no_device_has_two_users()
         self.what_is_used_is_locked_while_its_supervisor_lives()
-        self.what_is_over_is_unlocked()
+        self.nobody_ends_what_a_living_supervisor_runs()
+        self.what_is_over_is_given_back()
         self.no_device_is_given_twice()
         self.who_waits_holds_nothing()
 
@@ -303,10 +318,14 @@ class Model(RuleBasedStateMachine):
             if process.supervisor.is_alive:
                 assert process.parts.keys() <= process.supervisor.locked()
 
-    def what_is_over_is_unlocked(self) -> None:
+    def nobody_ends_what_a_living_supervisor_runs(self) -> None:
+        assert self.world.wrongly_swept == []
+
+    def what_is_over_is_given_back(self) -> None:
         for each in self.world.supervisors:
-            if not (each.is_frozen or each.gang.installation.is_away or each._drives() or each._quarantine):
-                assert not each.locked()
+            if not (each.is_frozen or each.gang.installation.is_away or each._drives()):
+                assert each._quarantine or not each.locked()
+                assert not [member for member in each.holds_in_ledger() if member.state == MemberState.CONFIRMED]
 
     def no_device_is_given_twice(self) -> None:
         for installation in self.world.installations:

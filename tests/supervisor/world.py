@@ -176,6 +176,7 @@ class Supervisor(gang.GangSupervisor):
         self.fuse: int | None = None
         self.has_died_of_fuse = False
         self.locks: list[DeviceLock] = []
+        self.confirmed: dict[tuple[int, int], Member] = {}
         self.alarms: dict[int, asyncio.Event] = {}
         self.tasks = [self.loop.create_task(self.serve_for_ever())]
 
@@ -215,6 +216,16 @@ class Supervisor(gang.GangSupervisor):
             return call(self.gang.installation.ledger)
 
         return await self.block(work)
+
+    async def confirm(self, members: Sequence[Member]) -> None:
+        self.confirmed |= {(member.fence, member.replica): member for member in members}
+        await super().confirm(members)
+
+    def holds_in_ledger(self) -> list[Member]:
+        """Return what it has confirmed and not given back."""
+        ledger = self.gang.installation.ledger
+        live = [ledger.member(self.gang.key, number) for number in {number for _, number in self.confirmed}]
+        return [each for each in live if each and (each.fence, each.replica) in self.confirmed]
 
     def _reap_orphans(self) -> None:
         return
@@ -296,6 +307,7 @@ class World:
         self.graveyard: list[Supervisor] = []
         self.tokens: set[str] = set()
         self.holders: dict[tuple[str, int, int], set[int]] = {}
+        self.wrongly_swept: list[Process] = []
         self.dies_before = False
         self.here: Machine | None = None
         self.running: Supervisor | None = None
@@ -363,6 +375,8 @@ class World:
 
     def kill_tree(self, token: str, *_: object, **_more: object) -> list[int]:
         for process in self.tree(token):
+            if process.supervisor.is_alive and process.supervisor is not self.running:
+                self.wrongly_swept.append(process)
             if not process.survives_kill:
                 process.end(signal.SIGKILL)
         return self.find_tree(token)
