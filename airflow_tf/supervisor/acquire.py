@@ -54,10 +54,10 @@ def acquire(
     """
     ensure_lock_folder(settings.lock_dir)
     host = this_host()
-    readings = read_all(settings, request.kind)
+    readings = tuple(read_all(settings, request.kind))  # a tuple: the ledger digests it once for both calls
     ledger.register_host(host, readings)
     if reclaim(ledger, settings, host):
-        readings = read_all(settings, request.kind)  # what was on the devices has just been ended
+        readings = tuple(read_all(settings, request.kind))  # what was on the devices has just been ended
     return ledger.reserve(key, request, replicas, host, readings, turn)
 
 
