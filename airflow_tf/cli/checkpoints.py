@@ -81,7 +81,7 @@ def checkpoints_diff(args: Namespace) -> None:
             {"tensor": found.tensor, "left": found.left, "right": found.right, "largest": found.largest}
             for found in differences_in_values(left, right)
         ]
-    print_rows(rows, args.output)
+    print_rows(rows, args.output, none="No difference")
     if rows:
         raise SystemExit(1)
 

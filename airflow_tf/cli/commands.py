@@ -128,9 +128,9 @@ def reservations(args: Namespace) -> None:
         count = ledger.release_by_hand(args.release, _who())
         print_rows([{"reservation": args.release, "replicas": count, "result": "released"}], args.output)
     elif args.queue:
-        print_rows(queue_rows(reader), args.output, shown_waiter)
+        print_rows(queue_rows(reader), args.output, shown_waiter, none="Nobody waits")
     else:
-        print_rows(reservation_rows(reader), args.output, shown_reservation)
+        print_rows(reservation_rows(reader), args.output, shown_reservation, none="Nobody holds a device")
 
 
 @command

@@ -48,10 +48,13 @@ def command(function: Command) -> Command:
     return run
 
 
-def print_rows(rows: Sequence[Row], output: str, shown: Callable[[Row], Row] | None = None) -> None:
+def print_rows(
+    rows: Sequence[Row], output: str, shown: Callable[[Row], Row] | None = None, *, none: str = "No data found"
+) -> None:
     """Print ``rows``, all with the same keys, in the format that ``--output`` names.
 
     :param shown: what of a row a table shows, and how; JSON and YAML have the whole row as it is.
+    :param none: what is said instead of an empty table.
     """
     if output == "json":
         print(json.dumps(list(rows)))  # noqa: T201
@@ -63,7 +66,7 @@ def print_rows(rows: Sequence[Row], output: str, shown: Callable[[Row], Row] | N
             cells = [{name: _one_line(value) for name, value in row.items()} for row in table]
             console().print_as_plain_table(cells)
         else:
-            console().print(make_table(table) if table else "No data found")
+            console().print(make_table(table) if table else none)
 
 
 def console() -> AirflowConsole:

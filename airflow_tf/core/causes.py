@@ -11,6 +11,7 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from airflow_tf.core.placement import missing_device
 from airflow_tf.core.states import ExitCause
@@ -146,6 +147,8 @@ _HINTS = (
     ),
 )
 
+_FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
+
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
 
 
@@ -163,6 +166,8 @@ def classify(exit_code: int, output: str, evidence: Evidence = NO_EVIDENCE) -> t
         return ExitCause.DEVICE_LOST, f"{how}: {evidence.device}"
     if found is not None:
         return found[0], f"{how}: {found[1]}"
+    if exit_code > 0:
+        how += _raised(output)
     return _by_signal(_signal_of(exit_code), how, _hint(output), evidence)
 
 
@@ -239,6 +244,18 @@ def _last_error(output: str) -> str:
             break
         start = earlier
     return output[start:] if start >= 0 else ""
+
+
+def _raised(output: str) -> str:
+    """Return ``: ValueError: no such column (train.py, line 3)`` of an error that nobody caught, empty if none."""
+    start = output.rfind(_TRACEBACK)
+    if start < 0:
+        return ""
+    lines = output[start + len(_TRACEBACK) :].splitlines()
+    error = next((line for line in lines if line and not line[0].isspace()), "")
+    frames = _FRAME.findall("\n".join(lines))
+    where = f" ({Path(frames[-1][0]).name}, line {frames[-1][1]})" if frames else ""
+    return f": {error[:_QUOTE_CHARACTERS]}{where}" if error else ""
 
 
 def _first_line(pattern: re.Pattern[str], text: str) -> str:

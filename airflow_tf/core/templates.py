@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta
+from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_tf.core.errors import TemplateError
@@ -72,6 +72,27 @@ def check_syntax(text: str, path: str = "") -> None:
 def variables_of(text: str) -> set[str]:
     """Return the names of the variables that the template ``text`` reads."""
     return meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
+
+
+def attributes_of(text: str, variable: str) -> set[str]:
+    """Return the attributes of ``variable`` that the template ``text`` reads, as ``x.name`` or ``x["name"]``."""
+    tree = _ENVIRONMENT.parse(text)
+    dotted = {node.attr for node in tree.find_all(nodes.Getattr) if _is_named(node.node, variable)}
+    keyed = {
+        node.arg.value
+        for node in tree.find_all(nodes.Getitem)
+        if _is_named(node.node, variable) and isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str)
+    }
+    called = {
+        node.node.attr
+        for node in tree.find_all(nodes.Call)
+        if isinstance(node.node, nodes.Getattr) and _is_named(node.node.node, variable)
+    }
+    return dotted - called | keyed
+
+
+def _is_named(node: nodes.Node, name: str) -> bool:
+    return isinstance(node, nodes.Name) and node.name == name
 
 
 def _syntax_error(text: str, path: str, error: TemplateSyntaxError) -> TemplateError:

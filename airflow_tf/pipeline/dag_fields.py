@@ -35,7 +35,8 @@ def _param(value: Any) -> Any:  # noqa: ANN401  returned unchanged
         if param.has_value:
             param.resolve()
     except (ParamValidationError, SchemaError) as error:
-        raise refuse("the param contradicts itself", str(error).splitlines()[0]) from error
+        todo = "Give a default that its type and limits allow."
+        raise refuse("the param contradicts itself", str(error).splitlines()[0], todo) from error
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from airflow_tf.core.session_config.validation import judge
 from airflow_tf.core.templates import without_templates
 from airflow_tf.core.units import parse_share
 from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Problem, problems_of
+from airflow_tf.pipeline.mending import mend
 from airflow_tf.pipeline.models import Declaration
 from airflow_tf.pipeline.rules import conflicts
+from airflow_tf.pipeline.variables import unknown_names
 from airflow_tf.pipeline.yaml_reader import Document, read_yaml
 
 _UNBOUNDED_BYTES = 2**60
@@ -47,19 +50,31 @@ def check_document(document: Document) -> Loaded:
     :raises InvalidDeclarationError: with every problem of the file.
     """
     problems: list[Problem] = []
-    declaration = None
+    declaration = whole = None
+    broken: list[DataPath] = []
     try:
-        declaration = Declaration.model_validate(document.data, context={"folder": document.file.parent})
+        declaration = whole = _validate(document.data, document.file)
     except ValidationError as error:
         problems += problems_of(error, Declaration, document.locate)
-    for clash in conflicts(declaration) if declaration is not None else ():
+        data, broken = mend(document.data, error)
+        with contextlib.suppress(ValidationError):  # too much of it is wrong to say how the rest fits together
+            whole = _validate(data, document.file)
+    for clash in conflicts(whole, broken) if whole is not None else ():
         problems.append(Problem(document.locate(clash.path), clash.path, clash.what, clash.why, clash.todo))
+    params = None if whole is None or any(path[:1] == ("params",) for path in broken) else whole.params
+    for unknown in unknown_names(document.data, params):
+        if not any(problem.path == unknown.path for problem in problems):
+            problems.append(Problem(document.locate(unknown.path), unknown.path, unknown.what, todo=unknown.todo))
     for found in _session_config_problems(document.data):
         path = (*_SESSION_CONFIG, *_split(found.path))
         problems.append(Problem(document.locate(path), path, found.why, todo=found.todo))
     if declaration is None or problems:
         raise InvalidDeclarationError.of(document.file, problems)
     return Loaded(declaration, document)
+
+
+def _validate(data: dict[str, Any], file: Path) -> Declaration:
+    return Declaration.model_validate(data, context={"folder": file.parent})
 
 
 def _session_config_problems(data: dict[str, Any]) -> list[ConfigProblem]:

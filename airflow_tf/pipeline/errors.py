@@ -15,6 +15,10 @@ from pydantic_core import ErrorDetails
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.pipeline.fields import REFUSED
 
+_WORDS: dict[object, str] = {None: "null", True: "true", False: "false"}
+_REMEDIES = {"list_type": "Write it as a list, like [a, b].", "string_type": "Put it in quotes."}
+"""What to do about a kind of error that says only what is wrong."""
+
 DataPath = tuple[str | int, ...]
 """Keys and list indices from the top of a declaration to a value."""
 
@@ -106,10 +110,18 @@ def _describe(details: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, 
     if kind == "missing":
         return "missing", "", "Add it."
     if kind in {"model_type", "dict_type"}:
-        return f"{details['input']!r} is not a mapping", "", "Write keys with values below it."
+        return f"{_as_yaml(details['input'])} is not a mapping", "", "Write keys with values below it."
     message = details["msg"][:1].lower() + details["msg"][1:]
     expected = re.findall(r"'(\w+)'", context.get("expected", "")) if kind == "literal_error" else []
-    return f"{details['input']!r} is wrong", message, suggest(details["input"], expected)
+    todo = suggest(details["input"], expected) or _REMEDIES.get(kind, "")
+    if details["input"] is None:
+        todo = "Give a value, or remove the key."
+    return f"{_as_yaml(details['input'])} is wrong", message, todo
+
+
+def _as_yaml(value: object) -> str:
+    """Return a value as its user wrote it, or could have."""
+    return _WORDS[value] if isinstance(value, bool | None) else repr(value)
 
 
 def _remedy_of_unknown_key(path: DataPath, model: type[BaseModel]) -> str:

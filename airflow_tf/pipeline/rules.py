@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from airflow_tf.core.cluster import plan_roles, trainers
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.verdict import parse_success
 from airflow_tf.pipeline.dag_fields import to_param
-from airflow_tf.pipeline.errors import DataPath
+from airflow_tf.pipeline.errors import DataPath, suggest
 from airflow_tf.pipeline.models import Declaration
 
 _OF_METHODS = {
@@ -35,9 +35,24 @@ class Conflict:
     todo: str = ""
 
 
-def conflicts(declaration: Declaration) -> list[Conflict]:
-    """Return all of them."""
-    return [found for rule in _RULES for found in rule(declaration)]
+def conflicts(declaration: Declaration, broken: Collection[DataPath] = ()) -> list[Conflict]:
+    """Return all of them.
+
+    :param broken: keys that are wrong for themselves and stand for something else here: what is asked of them is not
+        asked.
+    """
+    return [
+        found
+        for rule, keys in _RULES.items()
+        if not any(_touch(key, path) for key in keys for path in broken)
+        for found in rule(declaration)
+    ]
+
+
+def _touch(key: DataPath, path: DataPath) -> bool:
+    """Tell whether one of the paths leads to the other."""
+    length = min(len(key), len(path))
+    return key[:length] == path[:length]
 
 
 def _params(declaration: Declaration) -> Iterator[Conflict]:
@@ -50,7 +65,9 @@ def _params(declaration: Declaration) -> Iterator[Conflict]:
 def _evaluated_inputs(declaration: Declaration) -> Iterator[Conflict]:
     for index, name in enumerate((declaration.evaluate.inputs if declaration.evaluate else None) or []):
         if name not in declaration.inputs:
-            yield Conflict(("evaluate", "inputs", index), f"{name!r} is not declared under 'inputs'")
+            declared = ", ".join(declaration.inputs) or "none"
+            todo = f"{suggest(name, list(declaration.inputs))} Declared are: {declared}.".strip()
+            yield Conflict(("evaluate", "inputs", index), f"{name!r} is not declared under 'inputs'", todo=todo)
 
 
 def _strategy(declaration: Declaration) -> Iterator[Conflict]:
@@ -116,4 +133,17 @@ def _publication(declaration: Declaration) -> Iterator[Conflict]:
         yield Conflict(("checkpoints", "keep", "best"), "it needs the metric of an 'evaluate' section", todo="Add it.")
 
 
-_RULES = (_params, _evaluated_inputs, _strategy, _method, _publication)
+_RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] = {
+    _params: (("params",), ("schedule",)),
+    _evaluated_inputs: (("inputs",), ("evaluate", "inputs")),
+    _strategy: (
+        ("train", "strategy"),
+        ("train", "roles"),
+        ("train", "success"),
+        ("devices", "count"),
+        ("checkpoints", "aggregate"),
+    ),
+    _method: (("checkpoints",), ("devices", "count")),
+    _publication: (("checkpoints",),),
+}
+"""Each rule, with the keys that it reads; of sections that only have to be there it reads none."""

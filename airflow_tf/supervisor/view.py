@@ -107,7 +107,8 @@ class ReplicaView:
         except AirflowTfError:
             raise
         except BaseException as error:
-            self._stop_and_wait(f"its task ended by {type(error).__name__}")
+            how = "^C" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+            self._stop_and_wait(f"its task ended by {how}")
             raise
         finally:
             self._forward(record=True)

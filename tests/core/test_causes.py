@@ -92,7 +92,12 @@ def raised(line: str, before: str = "") -> str:
         (1, raised(NO_GPU_OP, DLOPEN), ExitCause.USER_ERROR, "tensorflow[and-cuda]"),
         (1, raised("OSError: [Errno 28] No space left on device: 'ck'"), ExitCause.USER_ERROR, "a disk is full"),
         # the program got over what its log speaks of, and failed by its own error
-        (1, raised("ValueError: no such column", CUDA_OOM_LOG), ExitCause.USER_ERROR, "exit code 1"),
+        (
+            1,
+            raised("ValueError: no such column", CUDA_OOM_LOG),
+            ExitCause.USER_ERROR,
+            "exit code 1: ValueError: no such column (train.py, line 3)",
+        ),
         (1, raised("OSError: [Errno 98] Address already in use"), ExitCause.USER_ERROR, "exit code 1"),
         # ... or raised something of its own because of it
         (
@@ -107,7 +112,7 @@ def raised(line: str, before: str = "") -> str:
             1,
             raised(OOM_GPU) + "will try a smaller batch\n" + raised("KeyError: 'x'"),
             ExitCause.USER_ERROR,
-            "exit code 1",
+            "exit code 1: KeyError: 'x' (train.py, line 3)",
         ),
         (3, "", ExitCause.USER_ERROR, "exit code 3"),
         (137, "", ExitCause.KILLED, "a child of it was killed by SIGKILL"),

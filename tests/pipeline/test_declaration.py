@@ -54,7 +54,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("shard: files", "shard: rows"), "7:65: inputs.train.shard: 'rows' is wrong: input should be 'files'"),
         (changed("count: 2", "count: two"), "10:3: devices.count: 'two' is wrong: input should be a valid integer"),
         (changed("count: 2", "count: 2.0"), "devices.count: 2.0 is wrong: input should be a valid integer"),
-        (changed("count: 2", "count: yes"), "devices.count: True is wrong: input should be a valid integer"),
+        (changed("count: 2", "count: yes"), "devices.count: true is wrong: input should be a valid integer"),
         (changed("count: 2", "count: 0"), "devices.count: 0 is wrong: input should be greater than or equal to 1"),
         (changed("count: 2", "count: 1025"), "devices.count: 1025 is wrong: input should be less than or equal to 1024"),
         (changed("count: 2", 'count: "{{ params.n }}"'), "devices.count: a template is not allowed here: this key is read when"),
@@ -118,7 +118,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("models/churn", "models/{{ run_id }}"), "27:3: checkpoints.publish: run_id is not allowed here: the base must be the same"),
         (with_lines("tags: x\n"), "28:1: tags: 'x' is wrong: input should be a valid list"),
         (with_lines("tags: [a, 1]\n"), "28:11: tags[1]: 1 is wrong: input should be a valid string"),
-        (VALID.partition("checkpoints:")[0] + "checkpoints:\n", "25:1: checkpoints: None is not a mapping. Write keys with values below it."),
+        (VALID.partition("checkpoints:")[0] + "checkpoints:\n", "25:1: checkpoints: null is not a mapping. Write keys with values below it."),
         (changed("{allow_growth: true}", "{per_process_gpu_memory_fraction: 1.5}"), "19:19: train.session_config.gpu_options.per_process_gpu_memory_fraction: 1.5 is more than the whole device"),
         (changed("allow_growth", "alow_growth"), '19:19: train.session_config.gpu_options.alow_growth: unknown field of GPUOptions. Did you mean "allow_growth"?'),
         (changed("allow_soft_placement: true", "allow_soft_placement: 3"), "18:5: train.session_config.allow_soft_placement: must be true or false, not 3"),
@@ -131,6 +131,58 @@ def test_each_mistake_has_one_error_with_its_position_and_remedy(tmp_path, text,
     found = errors(tmp_path, text)
     assert len(found) == 1
     assert expected in found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (changed("params.epochs", "parms.epochs"), "16:15: train.arguments.epochs: 'parms' is not defined. Did you mean \"params\"?"),
+        (changed("params.epochs", "params.epoch"), "16:15: train.arguments.epochs: there is no param 'epoch'. Did you mean \"epochs\"?"),
+        (changed("params.epochs", "params['epoch']"), "16:15: train.arguments.epochs: there is no param 'epoch'."),
+        (changed("{{ run_id }}", "{{ runid }}"), "7:11: inputs.train.uri: 'runid' is not defined. Did you mean \"run_id\"?"),
+        (changed("1GiB", '"{{ params.memory }}"'), "12:3: devices.min_free_memory: there is no param 'memory'. Declare it"),
+    ],
+)  # fmt: skip
+def test_a_name_that_no_template_can_know_is_told_before_any_run(tmp_path, text, expected):
+    found = errors(tmp_path, text)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ params.get('other', 3) }}", "{% for i in range(3) %}{{ i }}{% endfor %}", "{{ replica.index + inputs | length }}",
+     "{{ macros.ds_add('2026-01-01', 1) }}", "{{ dag_run.conf['anything'] }}", "{{ params['epochs'] }}"],
+)  # fmt: skip
+def test_names_that_templates_know_are_left_alone(tmp_path, template):
+    load_declaration(write(tmp_path, changed('"{{ params.epochs }}"', f'"{template}"')))
+
+
+def test_keys_that_do_not_fit_are_told_beside_keys_that_are_wrong_for_themselves(tmp_path):
+    text = changed("[holdout]", "[nope]").replace("package.module:main", "none.py")
+    text = text.replace("aggregate: average", "aggregate: top_k").replace(
+        "  retry_delay", "  success: {at_least: 5}\n  retry_delay"
+    )
+    assert [line.split(" ")[1] for line in errors(tmp_path, text)] == [
+        "train.success:",
+        "evaluate.entrypoint:",
+        "evaluate.inputs[0]:",
+        "checkpoints.aggregate:",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        (changed("count: 2", "count: two").replace("average", "chief"), ["devices.count:"]),
+        (changed("  holdout:", "  hold-out:"), ["inputs.hold-out:"]),
+        (changed("dag_id: churn\n", "").replace("[holdout]", "[nope]"), ["dag_id:", "evaluate.inputs[0]:"]),
+        (changed("epochs: {type: integer, default: 3, minimum: 1}", "epochs: {type: int}"), ["params.epochs:"]),
+        (changed("train:\n  entrypoint: train.py", "trian:\n  entrypoint: train.py"), ["train:", "trian:"]),
+    ],
+)
+def test_nothing_is_said_of_what_a_broken_key_leads_to(tmp_path, text, paths):
+    assert [line.split(" ")[1] for line in errors(tmp_path, text)] == paths
 
 
 def test_keys_that_do_not_fit_together_are_all_told_at_once(tmp_path):
@@ -154,7 +206,7 @@ def test_all_errors_of_a_file_are_reported_at_once_in_order(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("value", ["'{{ params.x }}'", "[1, '{{ params.x }}']"])
+@pytest.mark.parametrize("value", ["'{{ params.epochs }}'", "[1, '{{ params.epochs }}']"])
 def test_templates_in_a_session_config_wait_for_the_run(tmp_path, value):
     text = changed("allow_soft_placement: true", f"intra_op_parallelism_threads: {value}")
     if value.startswith("["):

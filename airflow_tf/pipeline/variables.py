@@ -1,0 +1,61 @@
+"""Names in the templates of a declaration that will not be there when the templates are rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import Context
+from jinja2.defaults import DEFAULT_NAMESPACE
+
+from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.templates import attributes_of, check_syntax, is_template, variables_of
+from airflow_tf.pipeline.errors import DataPath, suggest
+
+OWN = ("replica", "inputs")
+"""What a training task adds to Airflow's own names."""
+
+_RENDERED = ("inputs", "devices", "train", "evaluate", "checkpoints")
+"""Sections with values that are rendered when a task runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A name that nobody defines."""
+
+    path: DataPath
+    what: str
+    todo: str
+
+
+def unknown_names(data: dict[str, Any], params: Collection[str] | None) -> list[Unknown]:
+    """Return the unknown names in all templates of a declaration.
+
+    :param params: names of the declared params; None where they are not known.
+    """
+    known = sorted({*Context.__annotations__, *DEFAULT_NAMESPACE, *OWN})
+    found = []
+    for path, text in _templates({key: value for key, value in data.items() if key in _RENDERED}, ()):
+        for name in sorted(variables_of(text).difference(known)):
+            listed = "Airflow's names may be used, replica, and inputs.<name>."
+            found.append(Unknown(path, f"{name!r} is not defined", f"{suggest(name, known)} {listed}".strip()))
+        for name in sorted(attributes_of(text, "params").difference(params)) if params is not None else ():
+            todo = f"{suggest(name, sorted(params or ()))} Declare it under 'params'.".strip()
+            found.append(Unknown(path, f"there is no param {name!r}", todo))
+    return found
+
+
+def _templates(value: Any, path: DataPath) -> Iterator[tuple[DataPath, str]]:  # noqa: ANN401  any YAML value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _templates(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _templates(item, (*path, index))
+    elif is_template(value):
+        try:
+            check_syntax(value)
+        except DeclarationError:  # is told for itself
+            return
+        yield path, value
