@@ -79,3 +79,12 @@ def test_the_part_of_a_role_is_judged_under_its_name(airflow_tf, tmp_path):
     assert (code, [error["path"] for error in row["errors"]]) == (1, ["session_config.ps.device_count.CPU"])
     assert row["normalised"] == {"allow_soft_placement": True, "ps": {"device_count": {"GPU": 0, "CPU": 0}}}
     assert "ps.device_count.GPU" in row["fields"]
+
+
+def test_a_file_of_an_unknown_form_is_refused_with_the_known_ones(airflow_tf, tmp_path):
+    (tmp_path / "config.txt").write_text("allow_soft_placement: true\n")
+    code, [row] = airflow_tf("session-config", tmp_path / "config.txt", "--output", "json")
+    assert code == 1
+    [error] = row["errors"]
+    assert error["reason"] == "its ending .txt names no known form"
+    assert ".pbtxt" in error["remedy"]

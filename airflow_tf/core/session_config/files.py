@@ -16,6 +16,7 @@ from airflow_tf.core.session_config.types import Problem
 from airflow_tf.core.templates import is_template, render
 
 TEXT_FORMAT = frozenset({".pbtxt", ".textproto", ".prototxt"})
+_YAML = frozenset({".yaml", ".yml", ".json"})
 _TEMPLATE = frozenset({".j2", ".jinja", ".jinja2"})
 _UNKNOWN = re.compile(r'Message type "([\w.]+)" has no field named "([^"]+)"')
 
@@ -47,6 +48,9 @@ def read_file(file: Path, variables: dict[str, Any]) -> Any:  # noqa: ANN401 - j
         raise SessionConfigError(str(file), str(reason), "Give a file with a session config.") from error
     suffixes = [suffix for suffix in file.suffixes if suffix not in _TEMPLATE]
     form = suffixes[-1] if suffixes else ""
+    if form and form not in _YAML | TEXT_FORMAT:
+        known = ", ".join(sorted(_YAML | TEXT_FORMAT))
+        raise SessionConfigError(str(file), f"its ending {form} names no known form", f"Known are {known}.")
     if is_template(text) and ("{%" in text or form in TEXT_FORMAT or file.suffix in _TEMPLATE):
         try:
             text = render(text, variables, file.name)
@@ -92,8 +96,8 @@ def _text_error(error: text_format.ParseError) -> SessionConfigError:
     unknown = _UNKNOWN.search(str(error))
     line = f"line {error.GetLine()}, column {error.GetColumn()}: "
     if unknown is None:
-        why = re.sub(r"^\d+:\d+ : ", "", str(error))
-        return SessionConfigError("session_config", line + why, "Write it in protobuf's text format, or as YAML.")
+        why = re.sub(r"^\d+:\d+ : ", "", str(error)).rstrip(".")
+        return SessionConfigError("session_config", line + why, "Correct it, or write it as YAML.")
     owner, name = unknown.groups()
     problem: Problem = suggest(owner, name)
     return SessionConfigError(problem.full_path, line + problem.why, problem.todo)
