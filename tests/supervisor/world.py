@@ -218,8 +218,8 @@ class Supervisor(gang.GangSupervisor):
         return await self.block(work)
 
     async def confirm(self, members: Sequence[Member]) -> None:
-        self.confirmed |= {(member.fence, member.replica): member for member in members}
         await super().confirm(members)
+        self.confirmed |= {(member.fence, member.replica): member for member in members}
 
     def holds_in_ledger(self) -> list[Member]:
         """Return what it has confirmed and not given back."""
