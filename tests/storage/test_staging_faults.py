@@ -163,16 +163,16 @@ def test_a_file_that_is_replaced_while_it_is_read_is_copied_again(
     resumed: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
 ) -> None:
     hdfs.write(f"{folder}/1.csv", [os.urandom(2**20) * 40])
+    hdfs.write(f"{folder}-new.csv", [data := os.urandom(3000)])
     for name in DATANODES:
         resumed.pause(name)
     staged: list[Any] = []
     thread = threading.Thread(target=lambda: staged.append(staging(f"{resumed.uri}{folder}", stall_seconds=150.0)))
     thread.start()
     eventually(staging.partial)  # the old one is listed and opened, and waits for its bytes
-    hdfs.delete(f"{folder}/1.csv")
+    hdfs.replace(f"{folder}-new.csv", f"{folder}/1.csv")
     for name in DATANODES:
         resumed.resume(name)
-    hdfs.write(f"{folder}/1.csv", [data := os.urandom(3000)])
     thread.join()
     assert (Path(staged[0].folder) / "1.csv").read_bytes() == data
     assert [path.stat().st_size for path in staging.cached()] == [3000]

@@ -47,9 +47,10 @@ def test_fit_and_evaluate_train_one_model_on_two_workers(make_gang: Callable[...
 
 def test_keras_still_needs_the_repair(make_gang: Callable[..., Gang]) -> None:
     watches = start(make_gang, "runtime.keras_fit.repair = lambda: None")
-    outcome = watches[0].end(120)
-    assert outcome.state is AttemptState.FAILED, "Keras fits on several workers now: remove runtime/keras_fit.repair"
-    assert "PerReplica" in outcome.message
+    outcomes = [watch.end(120) for watch in watches]
+    states = {outcome.state for outcome in outcomes}
+    assert states == {AttemptState.FAILED}, "Keras fits on several workers now: remove runtime/keras_fit.repair"
+    assert any("PerReplica" in outcome.message for outcome in outcomes), outcomes  # of the one that failed first
 
 
 def test_an_untried_keras_is_refused_with_the_reason(make_gang: Callable[..., Gang]) -> None:
