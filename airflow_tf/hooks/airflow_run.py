@@ -15,6 +15,13 @@ from airflow_tf.core.policy import orphan_grace_seconds
 from airflow_tf.core.settings import Settings
 
 HEALTH_TIMEOUT_SECONDS = 1.0
+
+AWAY_SECONDS = 15.0
+"""Shortest time for which a task gives its slot back, by a reschedule or a deferral.
+
+One that is queued again before the scheduler has read how its last process ended is taken for killed, and loses its try.
+"""
+
 TEMPORARY_RUN_PREFIX = "__airflow_temporary_run_"
 FINISHED = ("success", "failed", "skipped", "upstream_failed", "removed")
 """States of a task instance that nothing but a user ends."""

@@ -17,15 +17,12 @@ from airflow_tf.core.errors import AirflowTfError, DevicesBusyError, LedgerError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import GangLedger, Refused, Turn
 from airflow_tf.core.settings import Settings
-from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.airflow_run import AWAY_SECONDS, TaskRun
 from airflow_tf.hooks.staging import Log
 from airflow_tf.supervisor.acquire import acquire, usable_members
 from airflow_tf.supervisor.client import has_supervisor
 
 LOOK_SECONDS = 5.0
-RESCHEDULE_SECONDS = 15.0
-"""Pause between looks of a task that is rescheduled: one that is due again before the scheduler has read how its last
-process ended is taken for killed, and loses its try."""
 
 
 @contextlib.contextmanager
@@ -104,5 +101,5 @@ class DeviceClaim:
         if self.run.in_process:
             time.sleep(LOOK_SECONDS)
             return
-        later = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=RESCHEDULE_SECONDS)
+        later = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=AWAY_SECONDS)
         raise AirflowRescheduleException(later)  # type: ignore[no-untyped-call]

@@ -38,6 +38,7 @@ from airflow_tf.core.states import AttemptState, MemberState
 from airflow_tf.core.units import parse_seconds
 from airflow_tf.core.verdict import Answer, answer
 from airflow_tf.hooks.airflow_run import (
+    AWAY_SECONDS,
     RUNNING,
     TaskRun,
     execution_api_health_url,
@@ -48,7 +49,7 @@ from airflow_tf.hooks.airflow_run import (
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.deferral import DeferringOperator
-from airflow_tf.operators.gang import RESCHEDULE_SECONDS, DeviceClaim, airflow_errors, check_ledger
+from airflow_tf.operators.gang import DeviceClaim, airflow_errors, check_ledger
 from airflow_tf.operators.launching import Program
 from airflow_tf.operators.spec import spec_digest
 from airflow_tf.supervisor import results
@@ -224,7 +225,7 @@ class ReplicaOperator(DeferringOperator):
     ) -> Outcome:
         """Claim devices, attach to the replica (starting it), and follow it to its outcome."""
         folder = run.folders(settings).gang(key)
-        request, turn = self.device_request(), self.turn(RESCHEDULE_SECONDS)
+        request, turn = self.device_request(), self.turn(AWAY_SECONDS)
         timeout_seconds = parse_seconds(self.device_timeout)
         claim = DeviceClaim(ledger, settings, key, request, turn, run, self.log, timeout_seconds, folder)
         client = self._client(run, settings, key, folder, program)

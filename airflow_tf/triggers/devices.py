@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_tf.core.identity import GangKey
-from airflow_tf.triggers.shared import ask, user_mark_of
+from airflow_tf.triggers.shared import ask, late_enough, user_mark_of
 
 RENEW_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -39,13 +40,16 @@ class DevicesTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, with why; the task looks for itself."""
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self.wait_seconds):
                 await self._until_promising()
         except TimeoutError:
-            yield TriggerEvent("time for a look")  # type: ignore[no-untyped-call]
+            why = "time for a look"
         else:
-            yield TriggerEvent("devices seem free")  # type: ignore[no-untyped-call]
+            why = "devices seem free"
+        await late_enough(began)
+        yield TriggerEvent(why)  # type: ignore[no-untyped-call]
 
     async def _until_promising(self) -> None:
         key = GangKey(**self.gang)

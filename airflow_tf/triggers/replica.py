@@ -20,7 +20,7 @@ from airflow_tf.supervisor.acquire import this_host
 from airflow_tf.supervisor.client import has_supervisor
 from airflow_tf.supervisor.results import replica_folder
 from airflow_tf.supervisor.tail import OutputTail
-from airflow_tf.triggers.shared import ask, in_thread, shared_ledger, user_mark_of
+from airflow_tf.triggers.shared import ask, in_thread, late_enough, shared_ledger, user_mark_of
 
 LOOK_SECONDS = 4.0
 FORWARD_BYTES = 2 * 2**20
@@ -84,6 +84,7 @@ class ReplicaTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, with what happened."""
+        began = time.monotonic()
         while True:
             # Before the ledger is read: a supervisor records how its replica ended before it ends itself.
             is_lost = await self._is_lost()
@@ -94,6 +95,7 @@ class ReplicaTrigger(BaseTrigger):
                 await self._forward(record)
                 event = await self._event(record, is_lost=is_lost)
             if event is not None:
+                await late_enough(began)
                 yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                 return
             await asyncio.sleep(self._pause_seconds(record))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_tf.core.errors import LedgerUnavailableError
 from airflow_tf.core.ledger import GangLedger
-from airflow_tf.hooks.airflow_run import instance_name, task_states, user_mark
+from airflow_tf.hooks.airflow_run import AWAY_SECONDS, instance_name, task_states, user_mark
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import Log
 from airflow_tf.ledger import Ledger, open_ledger
@@ -59,6 +60,14 @@ async def ask(work: Callable[[GangLedger], T], log: Log) -> T:
         before_sleep=lambda state: _tell_once(state, log),
     )
     return await retries(in_thread, lambda: work(shared_ledger()))
+
+
+async def late_enough(since: float) -> None:
+    """Wait until a trigger that began at ``since`` may fire.
+
+    :param since: by the monotonic clock.
+    """
+    await asyncio.sleep(max(0.0, since + AWAY_SECONDS - time.monotonic()))
 
 
 def _tell_once(state: tenacity.RetryCallState, log: Log) -> None:

@@ -19,3 +19,4 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(devices, "RENEW_SECONDS", 0.02)
     monkeypatch.setattr(shared, "LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(shared, "AWAY_SECONDS", 0.0)

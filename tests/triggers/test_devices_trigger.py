@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,16 @@ def test_it_fires_when_devices_seem_free(use: Callable[..., FakeLedger]) -> None
     ledger = use(BUSY, BUSY, FREE)
     assert fire() == "devices seem free"
     assert ledger.looks == 3
+
+
+def test_it_never_fires_before_the_scheduler_has_surely_read_that_its_task_deferred(
+    use: Callable[..., FakeLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(FREE)
+    monkeypatch.setattr(shared, "AWAY_SECONDS", 0.4)
+    began = time.monotonic()
+    assert fire() == "devices seem free"
+    assert time.monotonic() >= began + 0.4
 
 
 def test_a_gang_that_waits_no_more_is_looked_at(use: Callable[..., FakeLedger]) -> None:

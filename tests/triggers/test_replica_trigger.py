@@ -63,6 +63,16 @@ def test_its_arguments_are_plain_json_without_secrets(running: Running, settings
     assert again.watched == running.trigger(60.0).watched
 
 
+def test_it_never_fires_before_the_scheduler_has_surely_read_that_its_task_deferred(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "AWAY_SECONDS", 0.4)
+    running.end()
+    began = time.monotonic()
+    assert watch(running.trigger())[0] == ENDED
+    assert time.monotonic() >= began + 0.4
+
+
 def test_the_output_is_shown_live_over_attempts_and_its_position_is_handed_on(running: Running) -> None:
     running.write("one\n")
 
