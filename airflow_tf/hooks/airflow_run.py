@@ -19,7 +19,7 @@ HEALTH_TIMEOUT_SECONDS = 1.0
 AWAY_SECONDS = 15.0
 """Shortest time for which a task gives its slot back, by a reschedule or a deferral.
 
-One that is queued again before the scheduler has read how its last process ended is taken for killed, and loses its try.
+One that is queued again before the scheduler has read how its last process ended is taken for killed: it loses its try.
 """
 
 TEMPORARY_RUN_PREFIX = "__airflow_temporary_run_"

@@ -278,12 +278,18 @@ def kill_triggerer(airflow: RunningAirflow, runs: Mapping[str, LiveRun]) -> None
 def kill_trigger_process(airflow: RunningAirflow, runs: Mapping[str, LiveRun]) -> None:
     part = airflow.parts["triggerer"]
     assert part.process is not None
-    children = psutil.Process(part.process.pid).children()
-    (runner,) = [child for child in children if child.cmdline()[-1] == "triggerer"]
+    (runner,) = filter(runs_triggers, psutil.Process(part.process.pid).children())
     runner.kill()
     part.process.wait(60)
     part.start()
     wait_watched_again(runs)
+
+
+def runs_triggers(child: psutil.Process) -> bool:
+    try:
+        return child.cmdline()[-1:] == ["triggerer"]
+    except psutil.Error:  # a zombie: its server of logs, whose port an earlier one that was killed has left taken
+        return False
 
 
 def wait_watched_again(runs: Mapping[str, LiveRun]) -> None:
@@ -312,8 +318,13 @@ def play_shared(airflow: RunningAirflow, event: str) -> dict[str, BaseException 
     """Hit runs in several phases at once; return cell's id -> what is not as the table says."""
     cells = [cell for cell in CELLS if shared_event(cell) == event]
     with ThreadPoolExecutor(len(cells)) as pool:
-        runs = dict(zip([cell.id for cell in cells], pool.map(lambda cell: start(airflow, cell), cells), strict=True))
-        SHARED_ACTS[event](airflow, runs)
+        try:
+            runs = dict(
+                zip([cell.id for cell in cells], pool.map(lambda cell: start(airflow, cell), cells), strict=True)
+            )
+            SHARED_ACTS[event](airflow, runs)
+        except Exception as error:  # noqa: BLE001 (raised in each of the cells)
+            return {cell.id: error for cell in cells}
         ends = {cell.id: pool.submit(compare, runs[cell.id], cell) for cell in cells}
         return {name: end.exception() for name, end in ends.items()}
 
