@@ -205,7 +205,7 @@ def test_devices_that_somebody_else_holds(case: Case) -> None:
     ("config", "text"),
     [
         ("{gpu_options: {per_process_gpu_memory_fraction: '{{ 3 / 2 }}'}}", "per_process_gpu_memory_fraction"),
-        ("{allow_soft_placement: '{{ nope }}'}", "'nope' is undefined"),
+        ("{allow_soft_placement: '{{ dag_run.nope }}'}", "no attribute 'nope'"),
     ],
 )
 def test_a_session_config_that_is_wrong_only_when_rendered(case: Case, config: str, text: str) -> None:
@@ -219,9 +219,15 @@ def test_an_unknown_session_config_field(case: Case) -> None:
         case.run()
 
 
-def test_an_undefined_variable_in_an_argument(case: Case) -> None:
+def test_a_name_that_is_missing_only_when_rendered(case: Case) -> None:
+    case.change("start_method: spawn", "start_method: spawn\n  arguments: {epochs: '{{ dag_run.epoch }}'}")
+    assert_fails_with(case, "no attribute 'epoch'")
+
+
+def test_a_param_that_is_not_declared(case: Case) -> None:
     case.change("start_method: spawn", "start_method: spawn\n  arguments: {epochs: '{{ params.epoch }}'}")
-    assert_fails_with(case, "epoch")
+    with pytest.raises(InvalidDeclarationError, match="there is no param 'epoch'"):
+        case.run()
 
 
 def test_a_script_that_vanished_after_parsing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
