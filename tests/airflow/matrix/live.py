@@ -84,6 +84,11 @@ class LiveRun:
         if self.blockade is None:
             self.wait(lambda: all(self.triggers_that_show(replica) for replica in self.pids), "output by the triggers")
 
+    def wait_attached(self) -> None:
+        """Wait until the tasks of both replicas look at theirs: the first one that comes starts a whole gang."""
+        sign = "attached to the supervisor"
+        self.wait(lambda: all(sign in self.log("train", 1, replica) for replica in self.pids), "both views")
+
     def triggers_that_show(self, replica: int) -> int:
         """Return how many triggerers, one after the other, have shown output of a replica in its task's first log."""
         path = self._log_path("train", 1, replica)

@@ -211,6 +211,8 @@ def start(airflow: RunningAirflow, cell: Cell) -> LiveRun:
     run.start(cell.phase, *PROGRAMS.get(cell.event, ()))
     if is_deferred(cell):
         run.wait_deferred()
+    elif dag_id == DAGS["gang"]:
+        run.wait_attached()
     return run
 
 
