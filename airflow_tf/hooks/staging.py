@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.manifest import StagedInput
@@ -47,3 +48,23 @@ def ensure_staged(
         on_progress=lambda text: log.info("%s: %s", input_name, text),
         refresh=refresh,
     )
+
+
+def ensure_all_staged(
+    inputs: Mapping[str, Mapping[str, Any]], *, folders: RunFolders, settings: Settings, log: Log
+) -> dict[str, StagedInput]:
+    """Stage every input of a task, unless it is there.
+
+    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …}``.
+    """
+    return {
+        name: ensure_staged(
+            declared["source"],
+            hdfs_conn_id=declared.get("hdfs_conn_id"),
+            folders=folders,
+            input_name=name,
+            settings=settings,
+            log=log,
+        )
+        for name, declared in inputs.items()
+    }

@@ -82,7 +82,7 @@ class Aggregation:
             case method if method == EMA:
                 return self._moving(found)
             case method if method == SOUP:
-                return found, only or self._soup(found, known)
+                return found, only or self._soup(found)
         return found, only
 
     def _top(self, found: dict[str, str], metrics: Metrics) -> str:
@@ -115,10 +115,10 @@ class Aggregation:
         chosen = next(iter(made)) if len(made) == 1 else None
         return made | found, chosen
 
-    def _soup(self, found: dict[str, str], reported: Metrics) -> str:
+    def _soup(self, found: dict[str, str]) -> str:
+        """Judge by the evaluation alone, whatever the replicas have reported."""
         if self.evaluate is None or self.choices.metric is None:
             raise CheckpointError(f"{SOUP} needs an evaluation and its metric", todo="Add an evaluate section.")
-        del reported  # a soup is judged by the evaluation alone
         evaluate, metric, mode = self.evaluate, self.choices.metric, self.choices.mode
         single = evaluate(found)
         order = ranked({name: single.get(name, {}) for name in found}, metric, mode)

@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.identity import digest
 from airflow_tf.hooks.airflow_run import TaskRun
-
-_CHUNK_BYTES = 4 * 2**20
+from airflow_tf.storage.cache_entries import checksum
 
 
 def fresh_folder(folder: Path) -> Path:
@@ -85,11 +82,7 @@ def collect(prefix: str, folder: Path) -> Path:
 
 def describe(folder: Path) -> dict[str, dict[str, int]]:
     """Return name -> size in bytes and CRC32C of every file in ``folder``."""
-    found: dict[str, dict[str, int]] = {}
-    for path in sorted(folder.iterdir()):
-        checksum, size = 0, 0
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                checksum, size = google_crc32c.extend(checksum, chunk), size + len(chunk)
-        found[path.name] = {"size": size, "crc32c": checksum}
-    return found
+    return {
+        path.name: {"size": path.stat().st_size, "crc32c": checksum(path, lambda: None)}
+        for path in sorted(folder.iterdir())
+    }

@@ -24,7 +24,7 @@ from airflow_tf.hooks.airflow_run import TaskRun, task_states
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.mapping import instance_names
 from airflow_tf.hooks.settings import load_settings
-from airflow_tf.hooks.staging import ensure_staged
+from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators import origin
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
@@ -153,17 +153,9 @@ class CheckpointAggregateOperator(BaseOperator):
     def _evaluation(self, dag_folder: Path, folders: RunFolders, settings: Settings) -> LocalEvaluation | None:
         if self.evaluate is None or self.method != SOUP:
             return None
-        inputs = {
-            name: ensure_staged(
-                declared["source"],
-                hdfs_conn_id=declared.get("hdfs_conn_id"),
-                folders=folders,
-                input_name=name,
-                settings=settings,
-                log=self.log,
-            ).folder
-            for name, declared in self.evaluate.get("inputs", {}).items()
-        }
+        declared = self.evaluate.get("inputs", {})
+        staged = ensure_all_staged(declared, folders=folders, settings=settings, log=self.log)
+        inputs = {name: each.folder for name, each in staged.items()}
         folder = folders.aggregate(self.task_id) / "evaluations"
         return LocalEvaluation(dag_folder=dag_folder, folder=folder, **{**self.evaluate, "inputs": inputs})
 

@@ -30,7 +30,7 @@ from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
 from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
-from airflow_tf.hooks.staging import ensure_staged
+from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.storage.client import shard
 
 Number = TypeVar("Number", int, float)
@@ -279,17 +279,7 @@ class LaunchingOperator(DeviceSeeker):
 
     def _stage(self, settings: Settings, folders: RunFolders) -> dict[str, StagedInput]:
         """Make sure that the inputs are on this host."""
-        return {
-            name: ensure_staged(
-                declared["source"],
-                hdfs_conn_id=declared.get("hdfs_conn_id"),
-                folders=folders,
-                input_name=name,
-                settings=settings,
-                log=self.log,
-            )
-            for name, declared in (self.inputs or {}).items()
-        }
+        return ensure_all_staged(self.inputs or {}, folders=folders, settings=settings, log=self.log)
 
     def _initial(self, settings: Settings, folders: RunFolders) -> str | None:
         """Make sure that the checkpoint to begin with is on this host, and return its prefix."""

@@ -19,6 +19,7 @@ from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause, MemberState
 from airflow_tf.core.units import parse_bytes
+from airflow_tf.hooks import staging
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
@@ -217,7 +218,7 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
         return StagedInput(source, f"/staged/{source}")
 
     monkeypatch.setattr(launching, "read_all", look)
-    monkeypatch.setattr(launching, "ensure_staged", stage)
+    monkeypatch.setattr(staging, "ensure_staged", stage)
     monkeypatch.setattr(launching, "shard", lambda staged, replica, count, _: f"{staged.folder}/{replica}-of-{count}")
     monkeypatch.setattr(launching.LaunchingOperator, "_rendered_for", lambda *_: dict.fromkeys(launching._PER_REPLICA))
     inputs = {"all": {"source": "a"}, "part": {"source": "b", "shard": "files"}}
