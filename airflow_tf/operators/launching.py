@@ -193,7 +193,7 @@ class LaunchingOperator(DeviceSeeker):
     def _launch(self, context: Context, devices: ConfigContext, replica: int) -> ReplicaLaunch:
         """Describe one replica, but for its inputs."""
         count = self._count(context)
-        entrypoint, code_folder = self._entrypoint(Path(context["dag"].fileloc).parent)
+        entrypoint, code_folder = find_entrypoint(self.entrypoint, Path(context["dag"].fileloc).parent)
         fields = self._rendered_for(context, replica)
         environment = {key: str(value) for key, value in (fields["environment"] or {}).items()}
         _check_cluster_variable(self.strategy, environment)
@@ -261,22 +261,6 @@ class LaunchingOperator(DeviceSeeker):
             return self.count
         return len(literal_replicas(context["dag"], self.task_id)) or 1
 
-    def _entrypoint(self, dag_folder: Path) -> tuple[str, str]:
-        """Return the entrypoint as the replica needs it, and the folder its imports come from.
-
-        :raises DeclarationError: if a script does not exist.
-        """
-        if ":" in self.entrypoint and not self.entrypoint.endswith(".py"):
-            return self.entrypoint, str(dag_folder)
-        script = (dag_folder / self.entrypoint).resolve()
-        if not script.is_file():
-            raise DeclarationError(
-                f"entrypoint {self.entrypoint!r} does not exist",
-                f"looked for {script}",
-                "Write a path relative to the DAG file, or module:function.",
-            )
-        return str(script), str(script.parent)
-
     def _stage(self, settings: Settings, folders: RunFolders) -> dict[str, StagedInput]:
         """Make sure that the inputs are on this host."""
         return ensure_all_staged(self.inputs or {}, folders=folders, settings=settings, log=self.log)
@@ -305,6 +289,23 @@ class LaunchingOperator(DeviceSeeker):
                 target = folders.root / "shards" / name / f"{launch.replica}-of-{launch.count}"
                 found[name] = str(shard(staged[name], launch.replica, launch.count, target))
         return found
+
+
+def find_entrypoint(entrypoint: str, dag_folder: Path) -> tuple[str, str]:
+    """Return the entrypoint as a replica needs it, and the folder its imports come from.
+
+    :raises DeclarationError: if a script does not exist.
+    """
+    if ":" in entrypoint and not entrypoint.endswith(".py"):
+        return entrypoint, str(dag_folder)
+    script = (dag_folder / entrypoint).resolve()
+    if not script.is_file():
+        raise DeclarationError(
+            f"entrypoint {entrypoint!r} does not exist",
+            f"looked for {script}",
+            "Write a path relative to the DAG file, or module:function.",
+        )
+    return str(script), str(script.parent)
 
 
 def _check_cluster_variable(strategy: str, environment: Mapping[str, str]) -> None:

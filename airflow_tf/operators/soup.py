@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_tf.core.errors import CheckpointError, DeclarationError
+from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.operators.evaluate import check_evaluation
+from airflow_tf.operators.launching import find_entrypoint
 from airflow_tf.runtime import bootstrap, process
 from airflow_tf.supervisor.processes import base_environment
 
@@ -63,15 +64,12 @@ class LocalEvaluation:
         return dict(check_evaluation(_read(folder / "evaluation.json"))["candidates"])
 
     def _launch(self, folder: Path, candidates: Mapping[str, str]) -> ReplicaLaunch:
-        script = self.dag_folder / self.entrypoint
-        is_function = ":" in self.entrypoint and not self.entrypoint.endswith(".py")
-        if not is_function and not script.is_file():
-            raise DeclarationError(f"entrypoint {self.entrypoint!r} does not exist", f"looked for {script}")
+        entrypoint, code_folder = find_entrypoint(self.entrypoint, self.dag_folder)
         return ReplicaLaunch(
             replica=0,
             count=1,
-            entrypoint=self.entrypoint if is_function else str(script),
-            code_folder=str(self.dag_folder if is_function else script.parent),
+            entrypoint=entrypoint,
+            code_folder=code_folder,
             arguments={key: str(value) for key, value in self.arguments.items()},
             inputs=dict(self.inputs),
             environment={**self.environment, "AIRFLOW_TF_CANDIDATES": json.dumps(dict(candidates))},

@@ -23,7 +23,7 @@ from airflow_tf.hooks import staging
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
-from airflow_tf.operators.launching import _check_cluster_variable
+from airflow_tf.operators.launching import _check_cluster_variable, find_entrypoint
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
 
@@ -97,13 +97,10 @@ def test_the_count_is_that_of_the_mapped_instances() -> None:
 def test_a_script_is_found_from_the_dag_file_and_a_function_from_its_folder(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").touch()
-    task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="code/train.py")
-    assert task._entrypoint(tmp_path) == (str(tmp_path / "code" / "train.py"), str(tmp_path / "code"))
-    task.entrypoint = "package.module:main"
-    assert task._entrypoint(tmp_path) == ("package.module:main", str(tmp_path))
-    task.entrypoint = "missing.py"
+    assert find_entrypoint("code/train.py", tmp_path) == (str(tmp_path / "code" / "train.py"), str(tmp_path / "code"))
+    assert find_entrypoint("package.module:main", tmp_path) == ("package.module:main", str(tmp_path))
     with pytest.raises(DeclarationError, match="does not exist"):
-        task._entrypoint(tmp_path)
+        find_entrypoint("missing.py", tmp_path)
 
 
 @pytest.mark.parametrize(("in_process", "seconds"), [(True, 60), (False, 300 + 10 + 30 + 120)])
