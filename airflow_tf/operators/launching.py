@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import jinja2
 from airflow.sdk import Context
 
-from airflow_tf.core.cluster import GANG_STRATEGIES, check_tf_config, plan_roles, tasks, trainers
+from airflow_tf.core.cluster import GANG_STRATEGIES, plan_roles, tasks, trainers
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
@@ -22,6 +22,7 @@ from airflow_tf.core.session_config import ConfigContext, ValidatedConfig, valid
 from airflow_tf.core.session_config.roles import for_role
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
+from airflow_tf.core.tf_config import read_tf_config
 from airflow_tf.core.units import parse_bytes, parse_seconds
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.devices.registry import read_all
@@ -32,6 +33,8 @@ from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.storage.client import shard
+
+log = logging.getLogger(__name__)
 
 Number = TypeVar("Number", int, float)
 
@@ -316,11 +319,8 @@ def _check_cluster_variable(strategy: str, environment: Mapping[str, str]) -> No
     if strategy in GANG_STRATEGIES:
         why = f"strategy {strategy} gives each replica its own, with new ports for each attempt"
         raise DeclarationError(f"environment.{CLUSTER_VARIABLE} cannot be declared", why, "Remove it.")
-    try:
-        config = json.loads(declared)
-    except ValueError as error:
-        raise DeclarationError(f"environment.{CLUSTER_VARIABLE} is not JSON", str(error)) from error
-    check_tf_config(config)
+    for warning in read_tf_config(declared)[1]:
+        log.warning("environment.%s: %s", CLUSTER_VARIABLE, warning)
 
 
 def _limit(name: str, value: float | str | None, parse: Callable[[float | str], Number]) -> Number | None:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from airflow_tf.core.cluster import STRATEGY_VARIABLE, replica_name, tf_config
+from airflow_tf.core.cluster import STRATEGY_VARIABLE, replica_name
 from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.core.tf_config import tf_config
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun
 from airflow_tf.supervisor.ports import HeldPort, Listener, hold_ports, listeners

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 from airflow_tf.core.cluster import STRATEGY_VARIABLE
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import CLUSTER_VARIABLE
+from airflow_tf.core.tf_config import read_tf_config
 from airflow_tf.runtime.strategies import parameter_server, synchronous, towers, v1_cluster
 from airflow_tf.runtime.strategies.limits import Limits
 
+_LOG = logging.getLogger("airflow_tf.strategy")
 _MAKERS: dict[str, Callable[[Limits], Any]] = {
     "sync": synchronous.make,
     "async": parameter_server.make,
@@ -29,22 +31,28 @@ def strategy(limits: Limits | None = None) -> Any:  # noqa: ANN401 (a tf.distrib
     mirrors its model on all its devices. A program that is started by hand gets the same from ``TF_CONFIG`` alone.
 
     :param limits: after what time a peer counts as missing, dead or stuck.
-    :raises DeclarationError: if the strategy has no such object, or not all replicas take part.
+    :raises DeclarationError: if the strategy has no such object, the cluster cannot work, or replicas are left out.
     """
-    return _MAKERS[cluster_strategy()](limits or Limits())
+    name = cluster_strategy()
+    if name:
+        _, warnings = read_tf_config(os.environ.get(CLUSTER_VARIABLE, "{}"), name)
+        for warning in warnings:
+            _LOG.warning("%s: %s", CLUSTER_VARIABLE, warning)
+    return _MAKERS[name](limits or Limits())
 
 
 def cluster_strategy() -> str:
     """Return the strategy of the cluster that this process belongs to, an empty string where it belongs to none.
 
-    :raises DeclarationError: if the environment names a strategy that has no cluster.
+    :raises DeclarationError: if the environment names an unknown strategy, or a cluster that cannot work.
     """
     declared = os.environ.get(STRATEGY_VARIABLE)
     if declared is not None:
         if declared not in _MAKERS:
             raise DeclarationError(f"{STRATEGY_VARIABLE}={declared} is unknown", f"it is one of {', '.join(_MAKERS)}")
         return declared
-    cluster = json.loads(os.environ.get(CLUSTER_VARIABLE, "{}")).get("cluster")
-    if not cluster:
+    if CLUSTER_VARIABLE not in os.environ:
         return ""
+    config, _ = read_tf_config(os.environ[CLUSTER_VARIABLE])
+    cluster = config["cluster"]
     return "async" if "ps" in cluster else "sync"

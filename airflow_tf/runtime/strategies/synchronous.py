@@ -16,13 +16,11 @@ from airflow_tf.runtime.strategies.limits import Limits
 def make(limits: Limits) -> Any:  # noqa: ANN401 (a tf.distribute.Strategy; TensorFlow has no types)
     """Join the cluster and return a MultiWorkerMirroredStrategy in which every replica takes part.
 
-    :raises DeclarationError: if there is no cluster, or TensorFlow left replicas out.
+    :raises DeclarationError: if TensorFlow left replicas out.
     """
     tf = importlib.import_module("tensorflow")
-    cluster = json.loads(os.environ.get(CLUSTER_VARIABLE, "{}")).get("cluster", {})
+    cluster = json.loads(os.environ[CLUSTER_VARIABLE])["cluster"]
     jobs = {role: len(cluster[role]) for role in ("chief", "worker") if role in cluster}
-    if not jobs:
-        raise DeclarationError("strategy sync has no cluster here", f"{CLUSTER_VARIABLE} names no worker")
     gpus = sum(_logical(tf, gpu) for gpu in tf.config.get_visible_devices("GPU"))
     _limit_waiting(jobs, limits)
     communication = tf.distribute.experimental.CommunicationImplementation
