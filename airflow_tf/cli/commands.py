@@ -43,7 +43,7 @@ def init(args: Namespace) -> None:
     folder = Path(args.folder or conf.get("core", "dags_folder"))
     for path in scaffold(args.name, folder):
         print(f"wrote {path}")  # noqa: T201
-    print(f"Now: airflow tf validate {folder / args.name}.tf.yaml, then: airflow dags test {args.name}")  # noqa: T201
+    print(f"Now: airflow tf plan {folder / args.name}.tf.yaml, then: airflow dags test {args.name}")  # noqa: T201
 
 
 @command

@@ -53,6 +53,8 @@ def _numbers(text: str) -> list[float]:
 
 
 ARG_FILES = _arg("files", nargs="+", metavar="FILE", help="Declarations (*.tf.yaml)")
+ARG_FILE = _arg("file", metavar="FILE", help="A declaration (*.tf.yaml)")
+ARG_CONF = _arg("-c", "--conf", metavar="JSON", help="Values of params, as a run is triggered with")
 ARG_CONFIGS = _arg("files", nargs="+", metavar="FILE", help="Session configs (.yaml, .json, .pbtxt, or .j2 of them)")
 ARG_NAME = _arg("name", metavar="NAME", help="What the new DAG and its files are called")
 ARG_DAG_FOLDER = _arg("--folder", metavar="PATH", help="Where to write them (default: Airflow's DAG folder)")
@@ -187,6 +189,12 @@ _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
 """Name of a command -> its help and its arguments; the function of that name in ``commands`` does it."""
 
 
+_PLAN = (
+    "airflow_tf.cli.plan.plan",
+    "plan",
+    "Show what a run would do: inputs, devices, cluster, session config, destinations, problems",
+    (ARG_FILE, ARG_CONF, ARG_OUTPUT),
+)
 _SESSION_CONFIG = (
     "airflow_tf.cli.session_config.session_config",
     "session-config",
@@ -206,7 +214,9 @@ def get_cli_commands() -> list[CLICommand]:
     cache = GroupCommand(name="cache", help="List, check and empty the staging cache", subcommands=cached)
     return [
         GroupCommand(
-            name="tf", help="Train TensorFlow models", subcommands=[*commands, _command(*_SESSION_CONFIG), group, cache]
+            name="tf",
+            help="Train TensorFlow models",
+            subcommands=[*commands, _command(*_PLAN), _command(*_SESSION_CONFIG), group, cache],
         )
     ]
 

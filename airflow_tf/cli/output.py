@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -21,6 +22,7 @@ Command = Callable[[Namespace], None]
 Row = dict[str, Any]
 
 _CELL_CHARACTERS = 80
+_CONTEXT_VARIABLE = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 def command(function: Command) -> Command:
@@ -34,7 +36,8 @@ def command(function: Command) -> Command:
     @functools.wraps(function)
     def run(args: Namespace) -> None:
         try:
-            function(args)
+            with _airflows_database():
+                function(args)
             sys.stdout.flush()
         except AirflowTfError as error:
             group = "checkpoints " if function.__name__.startswith("checkpoints_") else ""
@@ -46,6 +49,19 @@ def command(function: Command) -> Command:
             raise SystemExit(0) from None
 
     return run
+
+
+@contextlib.contextmanager
+def _airflows_database() -> Iterator[None]:
+    """Let Variables and connections be looked up in Airflow's database too, as its own commands do."""
+    before = os.environ.get(_CONTEXT_VARIABLE)
+    os.environ[_CONTEXT_VARIABLE] = "server"
+    try:
+        yield
+    finally:
+        os.environ.pop(_CONTEXT_VARIABLE)
+        if before is not None:
+            os.environ[_CONTEXT_VARIABLE] = before
 
 
 def print_rows(

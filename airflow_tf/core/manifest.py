@@ -21,6 +21,15 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What an input is before it is staged: data files, their bytes, and those of them that the cache has."""
+
+    files: int
+    bytes: int
+    cached_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class StagedInput:
     """A staged input: local folder, files and how they came there. Small enough for XCom without ``files``.
 

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from airflow_tf.core.devices import Health
+from airflow_tf.core.devices import Device, Health, Host, Reading
+from airflow_tf.core.ledger import Refused
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger import holdings, hosts, waiting
 from airflow_tf.ledger.clock import Clock
+from airflow_tf.ledger.hosts import Look
+from airflow_tf.ledger.reservations import Ask, outlook
 from airflow_tf.ledger.rows import (
     WAITING,
     AttemptRow,
@@ -95,6 +98,13 @@ class LedgerReader:
     def queue(self) -> list[QueueRow]:
         """Return who waits for devices, by host and position."""
         return self._ledger.read(_queue)
+
+    def outlook(self, ask: Ask, host: Host, readings: Sequence[Reading]) -> list[tuple[Device, ...]] | Refused:
+        """Return the devices that each replica of a gang would get now, or why it would wait; nothing is reserved.
+
+        :raises DevicesNeverFitError: if the host can never satisfy the request.
+        """
+        return self._ledger.read(lambda session, clock: outlook(session, clock, ask, Look.of(host, readings)))
 
 
 def _hosts(session: Session) -> list[HostRow]:

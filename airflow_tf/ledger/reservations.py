@@ -80,6 +80,17 @@ def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Gra
     return Granted(max((member.reservation_id for member in found), default=0), found)
 
 
+def outlook(session: Session, clock: Clock, ask: Ask, look: Look) -> list[tuple[Device, ...]] | Refused:
+    """Return the devices that each replica would get now, or why it would wait; nothing is reserved or recorded.
+
+    :raises DevicesNeverFitError: if the host can never satisfy the request.
+    """
+    check_per_host(ask.key.label, ask.request, len(ask.replicas), look.host.name)
+    rows = waiting.alive_on(session, clock, look.host.host_id)
+    earlier = waiting.ahead_of(rows, ask.key.key, ask.replicas, ask.turn, clock.now())
+    return _choose(session, clock, ask, len(ask.replicas), look, waiting.waiters(session, clock, earlier))
+
+
 def _let_go(work: Transaction, held: Iterable[MemberEntry]) -> None:
     """End what is only reserved: two gangs that each wait for what the other has reserved would wait for ever."""
     for member in held:

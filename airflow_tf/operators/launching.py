@@ -7,12 +7,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jinja2
 from airflow.sdk import Context
 
 from airflow_tf.core.cluster import GANG_STRATEGIES, plan_roles, tasks, trainers
+from airflow_tf.core.devices import DeviceRequest, Reading
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
@@ -20,6 +21,7 @@ from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.matching import suits
 from airflow_tf.core.session_config import ConfigContext, ValidatedConfig, validate
 from airflow_tf.core.session_config.roles import for_role
+from airflow_tf.core.session_config.types import Api
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
 from airflow_tf.core.tf_config import read_tf_config
@@ -99,7 +101,7 @@ class LaunchingOperator(DeviceSeeker):
         environment: Mapping[str, str] | None = None,
         session_config: Mapping[str, Any] | str | None = None,
         inputs: Mapping[str, Any] | None = None,
-        api: Literal["auto", "v1", "tf2"] = "auto",
+        api: Api = "auto",
         restarts: int | str = 0,
         kill_grace_seconds: float | str = 30.0,
         require_checkpoint: bool = True,
@@ -246,17 +248,7 @@ class LaunchingOperator(DeviceSeeker):
     def _config_context(self, settings: Settings) -> ConfigContext:
         """Describe the devices that a replica will get, as far as they are known before they are reserved."""
         request = self.device_request()
-        found = [reading.device for reading in read_all(settings, request.kind)]
-        devices = [device for device in found if suits(device, request)] or found
-        memories = [device.memory_bytes for device in devices if device.memory_bytes is not None]
-        return ConfigContext(
-            api=self.api,
-            devices=request.per_replica,
-            kind=devices[0].kind if devices else request.kind,
-            memory_bytes=min(memories, default=None),
-            strategy=self.strategy,
-            share_percent=request.share_percent,
-        )
+        return config_context(request, read_all(settings, request.kind), self.api, self.strategy)
 
     def _count(self, context: Mapping[str, Any]) -> int:
         """Return the number of replicas: as declared, or the number of literal mapped instances."""
@@ -292,6 +284,21 @@ class LaunchingOperator(DeviceSeeker):
                 target = folders.root / "shards" / name / f"{launch.replica}-of-{launch.count}"
                 found[name] = str(shard(staged[name], launch.replica, launch.count, target))
         return found
+
+
+def config_context(request: DeviceRequest, readings: Sequence[Reading], api: Api, strategy: str) -> ConfigContext:
+    """Describe the devices that a replica may get out of those that were read, for the check of its session config."""
+    found = [reading.device for reading in readings]
+    devices = [device for device in found if suits(device, request)] or found
+    memories = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    return ConfigContext(
+        api=api,
+        devices=request.per_replica,
+        kind=devices[0].kind if devices else request.kind,
+        memory_bytes=min(memories, default=None),
+        strategy=strategy,
+        share_percent=request.share_percent,
+    )
 
 
 def find_entrypoint(entrypoint: str, dag_folder: Path) -> tuple[str, str]:

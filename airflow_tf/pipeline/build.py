@@ -153,15 +153,20 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
     ).expand(replica=list(range(devices.count)))
 
 
-def _initial(declaration: Declaration) -> dict[str, Any]:
+def initial_checkpoint(declaration: Declaration) -> dict[str, str | None] | None:
+    """Return ``source`` and ``hdfs_conn_id`` of the checkpoint that training begins with, if one is declared."""
     checkpoints = declaration.checkpoints
     source = checkpoints.initial_checkpoint
     if source is None:
-        return {}
+        return None
     if source == LATEST:
         source = f"{(checkpoints.publish or '').rstrip('/')}/{LATEST}"
-    conn_id = checkpoints.hdfs_conn_id or declaration.hdfs_conn_id
-    return {"initial_checkpoint": {"source": source, "hdfs_conn_id": conn_id}}
+    return {"source": source, "hdfs_conn_id": checkpoints.hdfs_conn_id or declaration.hdfs_conn_id}
+
+
+def _initial(declaration: Declaration) -> dict[str, Any]:
+    initial = initial_checkpoint(declaration)
+    return {} if initial is None else {"initial_checkpoint": initial}
 
 
 def _aggregate(declaration: Declaration) -> CheckpointAggregateOperator:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from airflow_tf.core.errors import DeclarationError, StorageError, StorageUnavailableError, from_payload
-from airflow_tf.core.manifest import PublishManifest, StagedInput
+from airflow_tf.core.manifest import Measured, PublishManifest, StagedInput
 from airflow_tf.core.retention import Keep
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import Uri
@@ -138,6 +138,12 @@ def probe(uri: str, *, options: StorageOptions, stall_seconds: float = 10.0) -> 
     """Ask for one path and return ``uri``, ``backend``, ``is_dir`` and ``seconds``; raises as :func:`stage` does."""
     answer: dict[str, Any] = _run_mover("probe", uri, options, {}, lambda _text: None, stall_seconds)
     return answer
+
+
+def measure(uri: str, *, options: StorageOptions, cache_dir: Path, stall_seconds: float = 10.0) -> Measured:
+    """Count what :func:`stage` would copy, and what of it is cached; raises as it does, and writes nothing."""
+    job = {"cache_dir": str(cache_dir)}
+    return Measured(**_run_mover("measure", uri, options, job, lambda _text: None, stall_seconds))
 
 
 def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:

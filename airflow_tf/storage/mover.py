@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.publishing import Publisher
 from airflow_tf.storage.registry import open_file_system
-from airflow_tf.storage.staging import Stager
+from airflow_tf.storage.staging import Stager, measure
 from airflow_tf.storage.uploading import Uploader
 from airflow_tf.storage.versions import Versions
 
@@ -70,6 +71,7 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
         "publish": _publish,
         "upload": _upload,
         "probe": _probe,
+        "measure": _measure,
         "latest": _latest,
         "prune": _prune,
     }
@@ -139,6 +141,10 @@ def _probe(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Rep
     info = open_file_system(uri, options).stat(uri.path)
     seconds = round(time.monotonic() - started, 3)
     return {"uri": str(uri), "backend": options.backend, "is_dir": info.is_dir, "seconds": seconds}
+
+
+def _measure(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:
+    return asdict(measure(uri, options, open_file_system(uri, options), Path(job["cache_dir"]), reporter.tick))
 
 
 if __name__ == "__main__":

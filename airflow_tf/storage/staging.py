@@ -10,10 +10,11 @@ from pathlib import Path
 
 from airflow_tf.core.errors import SourceChangedError, StorageError
 from airflow_tf.core.identity import digest
-from airflow_tf.core.manifest import StagedFile, StagedInput
+from airflow_tf.core.manifest import Measured, StagedFile, StagedInput
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import FileInfo, FileSystem, Uri
 from airflow_tf.storage.cache import Cache, Entry, boot_id, link_or_copy
+from airflow_tf.storage.cache_entries import cache_entries
 from airflow_tf.storage.crew import Crew
 from airflow_tf.storage.download import Download, Source
 from airflow_tf.storage.globs import Selection, select
@@ -46,6 +47,24 @@ def already_staged(source: str, target: Path) -> StagedInput | None:
     except FileNotFoundError:
         return None
     return staged if whole else None
+
+
+def cache_key(uri: Uri, options: StorageOptions, info: FileInfo) -> str:
+    """Return the name under which the cache keeps a file as it is now."""
+    cluster = options.cluster or f"{options.backend}://{uri.authority}"
+    # The user is part of the key: what one may read, another must not find in the cache.
+    return digest(cluster, options.user, info.path, *info.version, length=KEY_LENGTH)
+
+
+def measure(uri: Uri, options: StorageOptions, files: FileSystem, cache: Path, tick: Callable[[], None]) -> Measured:
+    """Count what staging would copy, and what it would find in the cache; nothing is written."""
+    found = select(files, uri, tick).files.values()
+    cached = {entry.key for entry in cache_entries(cache)}
+    return Measured(
+        files=len(found),
+        bytes=sum(info.size for info in found),
+        cached_bytes=sum(info.size for info in found if cache_key(uri, options, info) in cached),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +114,7 @@ class Stager:
                 raise StorageError(f"{self.uri} lists {name!r}", "a name must not leave the staged folder")
 
     def _key(self, info: FileInfo) -> str:
-        cluster = self.options.cluster or f"{self.options.backend}://{self.uri.authority}"
-        # The user is part of the key: what one may read, another must not find in the cache.
-        return digest(cluster, self.options.user, info.path, *info.version, length=KEY_LENGTH)
+        return cache_key(self.uri, self.options, info)
 
     def _copy_all(self, selection: Selection, cached: dict[str, Entry], folder: Path) -> list[_Staged]:
         """Link what is cached, then copy the rest, the largest first: their ranges keep all threads busy to the end."""

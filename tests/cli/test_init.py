@@ -25,7 +25,7 @@ def test_it_writes_a_valid_declaration_with_program_data_and_loader(airflow_tf, 
     code, printed = airflow_tf("init", "churn", "--folder", tmp_path)
     assert code == 0
     assert written(tmp_path) == FILES
-    assert f"airflow tf validate {tmp_path}/churn.tf.yaml" in printed
+    assert f"airflow tf plan {tmp_path}/churn.tf.yaml" in printed
     declaration = load_declaration(tmp_path / "churn.tf.yaml").declaration
     assert declaration.dag_id == "churn"
     assert declaration.train.entrypoint == str(tmp_path / "churn" / "train.py")

@@ -1,0 +1,229 @@
+"""What a run of a declaration would do on this host, found out without reserving, copying or writing anything."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from airflow_tf.cli.known_values import KnownValues
+from airflow_tf.cli.output import Row
+from airflow_tf.core.cluster import Task, plan_roles, tasks
+from airflow_tf.core.devices import Device, DeviceRequest, Reading
+from airflow_tf.core.errors import AirflowTfError, DevicesNeverFitError
+from airflow_tf.core.identity import GangKey, readable
+from airflow_tf.core.ledger import Refused
+from airflow_tf.core.matching import Offer, choose
+from airflow_tf.core.session_config import validate
+from airflow_tf.core.session_config.roles import for_role
+from airflow_tf.core.settings import Settings
+from airflow_tf.core.templates import has_template, is_template, without_templates
+from airflow_tf.core.units import format_bytes
+from airflow_tf.devices.registry import read_all
+from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
+from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.ledger import open_ledger
+from airflow_tf.ledger.read import LedgerReader
+from airflow_tf.ledger.reservations import Ask
+from airflow_tf.operators.launching import config_context
+from airflow_tf.pipeline.build import build_dag, initial_checkpoint
+from airflow_tf.pipeline.declaration import Loaded
+from airflow_tf.pipeline.models import InputSpec
+from airflow_tf.storage.client import latest_version, measure
+from airflow_tf.supervisor.acquire import this_host
+
+_LOOK_SECONDS = 60.0
+_NEXT_RUN = "next run"
+
+
+class Planner:
+    """Looks at everything that a run of one declaration needs.
+
+    :param given: values of params, as a run is triggered with.
+    """
+
+    def __init__(self, loaded: Loaded, settings: Settings, given: Mapping[str, Any]) -> None:
+        self._declaration, self._file, self._settings = loaded.declaration, loaded.document.file, settings
+        self._dag = build_dag(loaded)
+        self._values = KnownValues(self._dag, given)
+        self._count = self._declaration.devices.count
+
+    def plan(self) -> Row:
+        """Return the plan as plain JSON; what would fail is in ``problems``, what only a run knows in ``later``."""
+        declaration, train = self._declaration, self._declaration.train
+        inputs = [self._input(name, spec) for name, spec in declaration.inputs.items()]
+        self._check_space(inputs)
+        request, readings = self._request()
+        replicas = self._replicas(request, readings)
+        arguments = self._values.render(dict(train.arguments), "train.arguments", self._replica(0))
+        return {
+            "file": str(self._file),
+            "dag_id": declaration.dag_id,
+            "schedule": declaration.schedule,
+            "params": self._values.params,
+            "tasks": _tasks(self._dag),
+            "inputs": inputs,
+            "devices": self._devices(request, readings),
+            "train": {
+                "strategy": train.strategy,
+                "entrypoint": train.entrypoint,
+                "python": self._python(),
+                "arguments": arguments,
+                "api": train.api,
+                "replicas": replicas,
+            },
+            "destinations": self._destinations(),
+            "later": self._values.later,
+            "problems": self._values.problems,
+        }
+
+    def _replica(self, number: int) -> dict[str, int]:
+        return {"index": number, "count": self._count}
+
+    @contextlib.contextmanager
+    def _noting(self, key: str) -> Any:  # noqa: ANN401  a context manager
+        """Turn errors into problems of ``key``."""
+        try:
+            yield
+        except AirflowTfError as error:
+            self._values.add_problem(key, f"{error.what}: {error.why}" if error.why else error.what, error.todo)
+        except AirflowException as error:  # a connection that Airflow does not have
+            self._values.add_problem(key, str(error), "Add it: airflow connections add.")
+
+    def _input(self, name: str, spec: InputSpec) -> Row:
+        key = f"inputs.{name}"
+        conn_id = spec.hdfs_conn_id or self._declaration.hdfs_conn_id
+        uri = self._values.render(spec.uri, f"{key}.uri")
+        row: Row = {"name": name, "uri": uri, "hdfs_conn_id": conn_id, "shard": spec.shard, "files": None}
+        row |= {"bytes": None, "cached_bytes": None}
+        if is_template(uri):
+            return row
+        with self._noting(key):
+            options = HdfsHook(conn_id).storage_options(uri)
+            found = measure(uri, options=options, cache_dir=self._settings.cache_dir)
+            row |= {"files": found.files, "bytes": found.bytes, "cached_bytes": found.cached_bytes}
+            if spec.shard and found.files < self._count:
+                todo = "Write it as more files, use fewer replicas, or leave 'shard' out."
+                self._values.add_problem(key, f"{found.files} files cannot be shared by {self._count} replicas", todo)
+        return row
+
+    def _check_space(self, inputs: list[Row]) -> None:
+        needed = sum(row["bytes"] - row["cached_bytes"] for row in inputs if row["bytes"] is not None)
+        folder = next(path for path in (self._settings.cache_dir, *self._settings.cache_dir.parents) if path.exists())
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            what = f"{format_bytes(needed)} are to be copied, but {folder} has {format_bytes(free)} free"
+            self._values.add_problem("inputs", what, "Free space, or set [airflow_tf] home to a larger disk.")
+
+    def _request(self) -> tuple[DeviceRequest, list[Reading]]:
+        devices = self._declaration.devices
+        given = {name: getattr(devices, name) for name in DEVICE_FIELDS if name in devices.model_fields_set}
+        known = {name: self._values.render(value, f"devices.{name}") for name, value in given.items()}
+        with self._noting("devices"):
+            seeker = DeviceSeeker(
+                task_id="plan", **{name: value for name, value in known.items() if not has_template(value)}
+            )
+            request = seeker.device_request()
+            return request, read_all(self._settings, request.kind)
+        return DeviceRequest(kind=devices.kind), []
+
+    def _devices(self, request: DeviceRequest, readings: list[Reading]) -> Row:
+        host = this_host()
+        row: Row = {"asked": request.to_json() | {"replicas": self._count}, "host": host.name, "now": "never"}
+        row |= {"replicas": [], "reasons": []}
+        with self._noting("devices"):
+            try:
+                found = self._outlook(request, readings)
+            except DevicesNeverFitError as error:
+                row["reasons"] = [f"{error.what}: {error.why}"]
+                raise
+            if isinstance(found, Refused):
+                return row | {"now": "waits", "free": found.free, "reasons": list(found.reasons)}
+            return row | {"now": "available", "replicas": [[device.uuid for device in each] for each in found]}
+        return row
+
+    def _outlook(self, request: DeviceRequest, readings: list[Reading]) -> list[tuple[Device, ...]] | Refused:
+        host, numbers = this_host(), tuple(range(self._count))
+        if not _has_ledger(self._settings.ledger_url):
+            label = GangKey("", self._declaration.dag_id, _NEXT_RUN, "train").label
+            return choose(label, request, self._count, self._count, [Offer(each) for each in readings], host.name)
+        with contextlib.closing(open_ledger(self._settings)) as ledger:
+            devices = self._declaration.devices
+            turn = DeviceSeeker(task_id="plan", priority=self._known(devices.priority, 0)).turn(_LOOK_SECONDS)
+            key = GangKey(ledger.ledger_id, self._declaration.dag_id, _NEXT_RUN, "train")
+            return LedgerReader(ledger).outlook(Ask(key, request, numbers, turn), host, readings)
+
+    def _known(self, value: Any, otherwise: int) -> Any:  # noqa: ANN401  a number, or text with one
+        rendered = self._values.render(value, "devices.priority")
+        return otherwise if is_template(rendered) else rendered
+
+    def _replicas(self, request: DeviceRequest, readings: list[Reading]) -> list[Row]:
+        """Describe each replica: its task in the cluster, its TF_CONFIG but for addresses, its session config."""
+        train = self._declaration.train
+        roles = plan_roles(train.strategy, train.roles, self._count)
+        members: list[Task | None] = [*tasks(roles)] or [None] * self._count
+        cluster = {role: ["<host>:<port>"] * number for role, number in roles.items()}
+        context = config_context(request, readings, train.api, train.strategy)
+        found = []
+        for number, member in enumerate(members):
+            row: Row = {"replica": number, "role": member and str(member), "tf_config": None}
+            row |= {"session_config": {}, "applied_by": {}, "warnings": []}
+            if member:
+                row["tf_config"] = {"cluster": cluster, "task": {"type": member.role, "index": member.index}}
+            with self._noting("train.session_config"):
+                given = self._values.render(train.session_config, "train.session_config", self._replica(number))
+                config = for_role(without_templates(given), member.role if member else None, tuple(roles))
+                checked = validate(config, context)
+                row["session_config"], row["warnings"] = checked.config, list(checked.warnings)
+                row["applied_by"] = {field.path: field.by for field in checked.fields}
+            found.append(row)
+        return found
+
+    def _python(self) -> str | None:
+        python = self._declaration.train.python
+        if python is not None and shutil.which(python) is None:
+            self._values.add_problem("train.python", f"{python} is no program on this host", "Correct the path.")
+        return python
+
+    def _destinations(self) -> Row:
+        declaration, checkpoints = self._declaration, self._declaration.checkpoints
+        home = self._settings.home / "runs" / f"{readable(declaration.dag_id)}--<run id>--<digest>"
+        row: Row = {"run_folder": str(home), "publish": None, "version": None, "newest": None}
+        initial = initial_checkpoint(declaration)
+        row["initial_checkpoint"] = initial and self._values.render(initial["source"], "checkpoints.initial_checkpoint")
+        if checkpoints.publish:
+            base = self._values.render(checkpoints.publish, "checkpoints.publish").rstrip("/")
+            row |= {"publish": base, "version": f"{base}/v=<UTC>-<hash>"}
+            if not is_template(base):
+                with self._noting("checkpoints.publish"):
+                    options = HdfsHook(checkpoints.hdfs_conn_id or declaration.hdfs_conn_id).storage_options(base)
+                    row["newest"] = latest_version(base, options=options, stall_seconds=10.0)
+        return row
+
+
+def _tasks(dag: DAG) -> list[Row]:
+    return [
+        {
+            "task": task.task_id,
+            "operator": task.operator_class.__name__ if task.is_mapped else type(task).__name__,
+            "instances": len(task.expand_input.value["replica"]) if task.is_mapped else 1,
+            "after": sorted(task.upstream_task_ids),
+        }
+        for task in dag.topological_sort()  # type: ignore[no-untyped-call]  # Airflow's own
+    ]
+
+
+def _has_ledger(url: str) -> bool:
+    """Tell whether there is a ledger; looking at one that is not there would make it."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return True  # opening it says what is wrong
+    return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").exists()
