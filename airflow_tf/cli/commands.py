@@ -6,6 +6,7 @@ import getpass
 import json
 import socket
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from airflow.configuration import conf
@@ -23,8 +24,10 @@ from airflow_tf.core.errors import DeclarationError
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
-from airflow_tf.pipeline.build import load_dag
-from airflow_tf.pipeline.errors import InvalidDeclarationError
+from airflow_tf.pipeline.build import build_dag
+from airflow_tf.pipeline.declaration import load_declaration
+from airflow_tf.pipeline.entrypoints import missing_functions
+from airflow_tf.pipeline.errors import InvalidDeclarationError, Problem
 from airflow_tf.pipeline.schema import declaration_schema
 
 
@@ -68,18 +71,20 @@ def validate(args: Namespace) -> None:
 
 def _problems(file: Path) -> list[dict[str, str | int]]:
     try:
-        load_dag(file)
+        loaded = load_declaration(file)
+        build_dag(loaded)
+        problems: Sequence[Problem] = missing_functions(loaded)
     except InvalidDeclarationError as error:
-        return [
-            {
-                "file": str(file),
-                "line": problem.position.line,
-                "column": problem.position.column,
-                "message": problem.message,
-            }
-            for problem in error.problems
-        ]
-    return []
+        problems = error.problems
+    return [
+        {
+            "file": str(file),
+            "line": problem.position.line,
+            "column": problem.position.column,
+            "message": problem.message,
+        }
+        for problem in problems
+    ]
 
 
 @command

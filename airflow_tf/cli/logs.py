@@ -74,7 +74,7 @@ class LogReader:
         chosen = [(run, replica) for run, replica in found if number is None or replica.replica == number]
         if found and not chosen:
             known = ", ".join(sorted({str(replica.replica) for _, replica in found}))
-            raise LedgerError(f"there is no replica {number}", f"there are {known}")
+            raise LedgerError(f"there is no replica {number}", f"there are {known}", "Give one of these by --replica.")
         return chosen
 
     def _forward(self, run: RunRow, replica: ReplicaRow, *, many: bool) -> bool:
@@ -83,7 +83,8 @@ class LogReader:
         if last > replica.attempts or last < 1:
             if self.wanted.attempt is None:
                 return False
-            raise LedgerError(f"replica {replica.replica} has no attempt {last}", f"it has {replica.attempts}")
+            what, todo = f"replica {replica.replica} has no attempt {last}", "Leave --attempt out to see the last one."
+            raise LedgerError(what, f"it has {replica.attempts}", todo)
         where = (run.key, replica.replica, replica.generation)
         if where not in self._tails:
             self._tails[where] = self._open(run, replica, last, f"[{run.task_id} {replica.replica}] " if many else "")

@@ -22,12 +22,14 @@ Command = Callable[[Namespace], None]
 Row = dict[str, Any]
 
 _CELL_CHARACTERS = 80
+_ENDLESS_CHARACTERS = 100_000
 _CONTEXT_VARIABLE = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 def command(function: Command) -> Command:
     """Make ``function`` a command: quiet unless ``--verbose``, with errors of ours as one line and exit code 1.
 
+    So are files that cannot be read or written.
     ^C ends it with code 130, and a reader of its output that went away (``| head``) with 0.
     """
 
@@ -40,15 +42,23 @@ def command(function: Command) -> Command:
                 function(args)
             sys.stdout.flush()
         except AirflowTfError as error:
-            group = "checkpoints " if function.__name__.startswith("checkpoints_") else ""
-            raise SystemExit(f"airflow tf {group}{args.subcommand}: {error}") from error
+            raise SystemExit(f"{_called(function, args)}: {error}") from error
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what the interpreter still flushes
             raise SystemExit(0) from None
+        except OSError as error:
+            told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            raise SystemExit(f"{_called(function, args)}: {told}") from error
 
     return run
+
+
+def _called(function: Command, args: Namespace) -> str:
+    """Return the command as its user has typed it; functions of a group are named ``<group>_<command>``."""
+    group = function.__name__.partition("_")[0]
+    return " ".join(["airflow tf", *([group] if group in {"cache", "checkpoints"} else []), args.subcommand])
 
 
 @contextlib.contextmanager
@@ -86,17 +96,24 @@ def print_rows(
 
 
 def console() -> AirflowConsole:
-    """Return a console that shows texts as they are: a program's message may look like markup."""
-    return AirflowConsole(markup=False, emoji=False, highlight=False)
+    """Return a console that shows texts as they are: a program's message may look like markup.
+
+    Into a file or a pipe it writes lines as long as they are.
+    """
+    made = AirflowConsole(markup=False, emoji=False, highlight=False)
+    if not made.is_terminal:
+        made.width = _ENDLESS_CHARACTERS
+    return made
 
 
 def make_table(rows: Sequence[Row]) -> SimpleTable:
     """Return ``rows`` as a table with one line per row as long as the terminal is wide enough."""
+    cut = _cell if console().is_terminal else _one_line
     table = SimpleTable(show_header=True)  # type: ignore[no-untyped-call]  # Airflow's own
     for name in rows[0] if rows else ():
         table.add_column(name)
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*map(cut, row.values()))
     return table
 
 

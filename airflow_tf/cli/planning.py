@@ -35,6 +35,8 @@ from airflow_tf.ledger.reservations import Ask
 from airflow_tf.operators.launching import config_context
 from airflow_tf.pipeline.build import build_dag, initial_checkpoint
 from airflow_tf.pipeline.declaration import Loaded
+from airflow_tf.pipeline.entrypoints import missing_functions
+from airflow_tf.pipeline.errors import format_path
 from airflow_tf.pipeline.models import InputSpec
 from airflow_tf.storage.client import latest_version, measure
 from airflow_tf.supervisor.acquire import this_host
@@ -50,7 +52,7 @@ class Planner:
     """
 
     def __init__(self, loaded: Loaded, settings: Settings, given: Mapping[str, Any]) -> None:
-        self._declaration, self._file, self._settings = loaded.declaration, loaded.document.file, settings
+        self._loaded, self._declaration, self._settings = loaded, loaded.declaration, settings
         self._dag = build_dag(loaded)
         self._values = KnownValues(self._dag, given)
         self._count = self._declaration.devices.count
@@ -60,11 +62,13 @@ class Planner:
         declaration, train = self._declaration, self._declaration.train
         inputs = [self._input(name, spec) for name, spec in declaration.inputs.items()]
         self._check_space(inputs)
+        for missing in missing_functions(self._loaded):
+            self._values.add_problem(format_path(missing.path), missing.what, missing.todo)
         request, readings = self._request()
         replicas = self._replicas(request, readings)
         arguments = self._values.render(dict(train.arguments), "train.arguments", self._replica(0))
         return {
-            "file": str(self._file),
+            "file": str(self._loaded.document.file),
             "dag_id": declaration.dag_id,
             "schedule": declaration.schedule,
             "params": self._values.params,
@@ -109,7 +113,7 @@ class Planner:
             options = HdfsHook(conn_id).storage_options(uri)
             found = measure(uri, options=options, cache_dir=self._settings.cache_dir)
             row |= {"files": found.files, "bytes": found.bytes, "cached_bytes": found.cached_bytes}
-            if spec.shard and found.files < self._count:
+            if spec.shard == "files" and found.files < self._count:
                 todo = "Write it as more files, use fewer replicas, or leave 'shard' out."
                 self._values.add_problem(key, f"{found.files} files cannot be shared by {self._count} replicas", todo)
         return row

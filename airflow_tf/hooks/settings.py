@@ -30,7 +30,7 @@ def load_settings() -> Settings:
         # A command's output (ledger_url_cmd) comes with its line end.
         ledger_url=conf.get(SECTION, "ledger_url", fallback="").strip() or f"sqlite:///{home / 'ledger.db'}",
         lock_dir=Path(conf.get(SECTION, "lock_dir", fallback="") or DEFAULT_LOCK_DIR),
-        cpu_slots=int(conf.get(SECTION, "cpu_slots", fallback="") or os.cpu_count() or 1),
+        cpu_slots=_cpu_slots(conf.get(SECTION, "cpu_slots", fallback="") or str(os.cpu_count() or 1)),
         static_devices=_static_devices(conf.get(SECTION, "static_devices", fallback="")),
         cache_bytes=parse_bytes(conf.get(SECTION, "cache_bytes", fallback="") or "100GiB"),
         reservation_seconds=parse_seconds(conf.get(SECTION, "reservation_seconds", fallback="") or 300),
@@ -38,6 +38,12 @@ def load_settings() -> Settings:
         output_bytes=_output_bytes(conf.get(SECTION, "output_bytes", fallback="") or "1GiB"),
         own_scope=_own_scope(conf.get(SECTION, "own_scope", fallback="") or "auto"),
     )
+
+
+def _cpu_slots(text: str) -> int:
+    if not text.strip().isdecimal() or not int(text):
+        raise DeclarationError(f"[{SECTION}] cpu_slots is {text!r}", todo="Give a whole number, 1 or more.")
+    return int(text)
 
 
 def _output_bytes(text: str) -> int:

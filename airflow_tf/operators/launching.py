@@ -176,7 +176,9 @@ class LaunchingOperator(DeviceSeeker):
         """Check everything that can be checked, stage the inputs, and describe what this task instance can start."""
         plan, count = self._plan(context), self._count(context)
         if not 0 <= self.replica < count:
-            raise DeclarationError(f"replica {self.replica} is not one of {count}", todo="Map over 0 … count - 1.")
+            raise DeclarationError(
+                f"replica {self.replica} is not one of {count}", todo=f"Give one of 0 to {count - 1}."
+            )
         numbers = range(count) if plan.is_gang else [self.replica]
         devices = self._config_context(settings)
         launches = [self._launch(context, devices, number) for number in numbers]

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.templates import check_syntax, is_template, variables_of
 from airflow_tf.core.units import parse_bytes, parse_percent, parse_seconds, parse_whole
-from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.options import SCHEMES, StorageOptions
 from airflow_tf.storage.registry import BACKENDS
 
 MAX_REPLICAS = 1024
@@ -123,7 +123,7 @@ def check_uri(value: str) -> str:
     text = _TEMPLATE.sub("x", value)
     try:
         if not _TEMPLATE.match(value) and StorageOptions.from_uri(text).backend not in BACKENDS:
-            known = ", ".join(sorted(BACKENDS))
+            known = ", ".join(sorted(SCHEMES))
             raise refuse(f"unknown scheme in {value!r}", todo=f"Known are: {known}.")
     except DeclarationError as error:
         raise reraise(error) from error

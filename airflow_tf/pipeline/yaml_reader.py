@@ -79,7 +79,8 @@ def _read_text(file: Path) -> str:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
-        raise InvalidDeclarationError.of(file, [Problem(Position(1, 1), (), what)]) from error
+        problem = Problem(Position(1, 1), (), what, todo="Give the path of a declaration (*.tf.yaml).")
+        raise InvalidDeclarationError.of(file, [problem]) from error
     start = Position(1, 1)
     if len(raw) > MAX_BYTES:
         problem = Problem(start, (), f"larger than {MAX_BYTES} bytes", todo="A declaration is a page of text.")

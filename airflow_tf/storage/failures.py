@@ -42,6 +42,17 @@ def storage_error(kind: type[StorageError], action: str, uri: str, why: str) -> 
     return kind(f"Cannot {action} {uri}", why.strip(), _TODO.get(kind, ""))
 
 
+def is_unknown_host(text: str) -> bool:
+    """Tell whether a client's error says that a host's name does not exist; that a name server is away is another."""
+    return "Name or service not known" in text
+
+
+def unknown_host(host: str, action: str, uri: str) -> StorageError:
+    """Build the error for a name that does not exist: waiting does not help."""
+    todo = "Correct the host in the URI or in the connection."
+    return StorageError(f"Cannot {action} {uri}", f"this host cannot resolve the name {host}", todo)
+
+
 def java_error(java_class: str, message: str, action: str, uri: str) -> StorageError:
     """Build our error for an exception of Hadoop, given its (qualified or short) class and message."""
     name = java_class.rpartition(".")[2].rpartition("$")[2]

@@ -22,7 +22,7 @@ from airflow_tf.core.errors import (
 )
 from airflow_tf.storage.base import FileInfo, Uri
 from airflow_tf.storage.checksum import FileChecksum
-from airflow_tf.storage.failures import check_length, java_error, storage_error
+from airflow_tf.storage.failures import check_length, is_unknown_host, java_error, storage_error, unknown_host
 from airflow_tf.storage.options import StorageOptions
 
 # By default the client itself retries for 175 s and waits 60 s for a hung DataNode; the mover retries, and says so.
@@ -52,6 +52,8 @@ class HdfsFileSystem:
             block_size=options.block_bytes, replication=options.replication, overwrite=True, create_parent=False
         )
         url = options.url or (f"{uri.scheme}://{uri.authority}" if uri.authority else None)
+        # A name without a port may stand for several NameNodes, of which one that is unknown does no harm.
+        self._only_host = (url or "").partition("://")[2].rpartition(":")[0]
         with self._translated("reach", "/"):
             self._client: Any = hdfs_native.Client(
                 url,
@@ -69,7 +71,10 @@ class HdfsFileSystem:
         except (AirflowTfError, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic of the client is no Exception
-            raise _translate(error, action, self._uri.at(path)) from error
+            where = self._uri.at(path)
+            if self._only_host and is_unknown_host(str(error)):
+                raise unknown_host(self._only_host, action, where) from error
+            raise _translate(error, action, where) from error
 
     def stat(self, path: str) -> FileInfo:
         """Describe one path."""
@@ -154,6 +159,9 @@ def _translate(error: BaseException, action: str, uri: str) -> StorageError:
         return java_error(match.group(1), match.group(2).split("\\n")[0].rstrip('")'), action, uri)
     if "GSSAPI" in text or "libgssapi" in text:
         return storage_error(StoragePermissionError, action, uri, f"Kerberos: {text[:_LONGEST_REASON]}")
+    if "No NameNode hosts found" in text:
+        todo = "Add the port to the host, or give the folder with hdfs-site.xml (HADOOP_CONF_DIR, or the connection's)."
+        return StorageError(f"Cannot {action} {uri}", "no NameNode is configured under this name", todo)
     reason = text[:_LONGEST_REASON] or type(error).__name__
     if isinstance(error, OSError) or any(known in text for known in _UNAVAILABLE_TEXTS):
         return storage_error(StorageUnavailableError, action, uri, reason)

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_tf.storage.base import Uri
 
 WEBHDFS_PORT = 9870
-_SCHEMES = {"hdfs": "hdfs", "viewfs": "hdfs", "webhdfs": "webhdfs", "swebhdfs": "webhdfs", "file": "file"}
+SCHEMES = {"hdfs": "hdfs", "viewfs": "hdfs", "webhdfs": "webhdfs", "swebhdfs": "webhdfs", "file": "file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class StorageOptions:
         :raises DeclarationError: if the scheme is unknown.
         """
         uri = Uri.parse(text)
-        backend = _SCHEMES.get(uri.scheme, uri.scheme)
+        backend = SCHEMES.get(uri.scheme, uri.scheme)
         if backend != "webhdfs":
             return cls(backend=backend)
         host = uri.authority if ":" in uri.authority else f"{uri.authority}:{WEBHDFS_PORT}"

@@ -6,7 +6,7 @@ import importlib
 
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.storage.base import FileSystem, Uri
-from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.options import SCHEMES, StorageOptions
 
 BACKENDS = {
     "file": "airflow_tf.storage.local:LocalFileSystem",
@@ -22,7 +22,7 @@ def open_file_system(uri: Uri, options: StorageOptions) -> FileSystem:
     """
     if options.backend not in BACKENDS:
         raise DeclarationError(
-            f"{uri} has an unknown scheme {options.backend!r}", todo=f"Known are: {', '.join(sorted(BACKENDS))}."
+            f"{uri} has an unknown scheme {options.backend!r}", todo=f"Known are: {', '.join(sorted(SCHEMES))}."
         )
     module, _, name = BACKENDS[options.backend].partition(":")
     file_system: FileSystem = getattr(importlib.import_module(module), name)(uri, options)

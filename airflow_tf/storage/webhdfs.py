@@ -20,7 +20,7 @@ from airflow_tf.core.errors import (
 )
 from airflow_tf.storage.base import CHUNK_BYTES, FileInfo, Uri
 from airflow_tf.storage.checksum import FileChecksum
-from airflow_tf.storage.failures import check_length, java_error, storage_error
+from airflow_tf.storage.failures import check_length, is_unknown_host, java_error, storage_error, unknown_host
 from airflow_tf.storage.options import StorageOptions
 
 _TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two bytes
@@ -75,6 +75,8 @@ class WebHdfsFileSystem:
         if asked.netloc and asked.netloc not in self._namenodes:
             self._avoided.add(asked.hostname or "")
             reason = f"the NameNode redirected to DataNode {asked.netloc}, which does not serve this host: {reason}"
+        elif asked.hostname and len(self._namenodes) == 1 and is_unknown_host(str(error)):
+            return unknown_host(asked.hostname, action, uri)
         return storage_error(StorageUnavailableError, action, uri, reason)
 
     def stat(self, path: str) -> FileInfo:

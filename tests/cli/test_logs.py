@@ -60,8 +60,11 @@ def test_following_what_has_ended_ends(airflow_tf, ran):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--replica", 7), "there is no replica 7: there are 0, 1"),
-        (("--replica", 0, "--attempt", 9), "replica 0 has no attempt 9: it has 2"),
+        (("--replica", 7), "there is no replica 7: there are 0, 1. Give one of these by --replica."),
+        (
+            ("--replica", 0, "--attempt", 9),
+            "replica 0 has no attempt 9: it has 2. Leave --attempt out to see the last one.",
+        ),
     ],
 )
 def test_what_does_not_exist_is_refused(airflow_tf, ran, words, said):

@@ -108,6 +108,12 @@ def test_more_devices_than_the_host_has_are_a_problem(plan, churn):
     assert "wants 99 devices of kind cpu" in row["problems"][0]["problem"]
 
 
+def test_too_many_replicas_for_devices_and_for_files_are_told_together(plan, churn):
+    code, row = plan(churn(("count: 2", "count: 99")))
+    assert code == 1
+    assert {problem["key"] for problem in row["problems"]} == {"inputs.train", "devices"}
+
+
 def test_fewer_files_than_replicas_are_a_problem(plan, churn):
     file = churn()
     (file.parent / "churn" / "data" / "part-1.csv").unlink()

@@ -39,7 +39,18 @@ def test_json_has_the_parts(airflow_tf, files):
     assert (row["file"], row["line"], row["column"]) == (str(files / "syntax.tf.yaml"), 2, 1)
 
 
+def test_an_entrypoint_that_its_module_does_not_have_is_a_problem(airflow_tf, files):
+    (files / "program.py").write_text("import tensorflow_that_nobody_has\ndef fit(): ...\n")
+    file = files / "function.tf.yaml"
+    file.write_text(GOOD.replace("train.py", "'program:fitt'"))
+    code, printed = airflow_tf("validate", file)
+    assert code == 1
+    assert "function.tf.yaml:2:9: train.entrypoint: module 'program' has no function 'fitt'" in printed
+    file.write_text(GOOD.replace("train.py", "'program:fit'"))
+    assert airflow_tf("validate", file)[0] == 0
+
+
 def test_a_missing_file_is_an_error(airflow_tf, files):
     code, printed = airflow_tf("validate", files / "none.tf.yaml")
     assert code == 1
-    assert "none.tf.yaml:1:1: cannot be read: No such file or directory" in printed
+    assert "none.tf.yaml:1:1: cannot be read: No such file or directory. Give the path of a declaration" in printed

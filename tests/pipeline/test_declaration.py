@@ -98,7 +98,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("  retry_delay", "  strategy: v1_cluster\n  roles: {ps_hosts: 1, worker_hosts: 1}\n  retry_delay"), "train.roles: strategy v1_cluster has no role 'ps_hosts': it is one of: chief, worker, ps. Did you mean 'ps'?"),
         (changed("  retry_delay", "  success: {at_least: 3}\n  retry_delay"), "20:3: train.success: {'at_least': 3} is no success policy for 2 replicas"),
         (changed("hdfs://namenode:8020/holdout/*.csv", "/holdout/*.csv"), "8:3: inputs.holdout.uri: '/holdout/*.csv' is not a storage URI: a scheme and an absolute path are needed"),
-        (changed("hdfs://namenode:8020/holdout/*.csv", "s3://holdout/*.csv"), "8:3: inputs.holdout.uri: unknown scheme in 's3://holdout/*.csv'. Known are: file, hdfs, webhdfs."),
+        (changed("hdfs://namenode:8020/holdout/*.csv", "s3://holdout/*.csv"), "8:3: inputs.holdout.uri: unknown scheme in 's3://holdout/*.csv'. Known are: file, hdfs, swebhdfs, viewfs, webhdfs."),
         (changed('"hdfs://namenode:8020/churn/', '"/churn/'), "7:11: inputs.train.uri: '/churn/x/*.csv' is not a storage URI"),
         (changed("hdfs://namenode:8020/models", "models"), "27:3: checkpoints.publish: 'models/churn' is not a storage URI"),
         (changed("  holdout:", "  hold-out:"), "inputs.hold-out: 'hold-out' cannot be the name of an input"),

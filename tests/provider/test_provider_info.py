@@ -77,7 +77,9 @@ def test_the_defaults_can_be_read(monkeypatch, airflow_home):
     assert settings.own_scope == "auto"
 
 
-@pytest.mark.parametrize(("name", "text"), [("OUTPUT_BYTES", "10KiB"), ("OWN_SCOPE", "on")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("OUTPUT_BYTES", "10KiB"), ("OWN_SCOPE", "on"), ("CPU_SLOTS", "abc"), ("CPU_SLOTS", "0")]
+)
 def test_an_option_that_cannot_be_obeyed_is_refused(monkeypatch, name, text):
     monkeypatch.setenv(f"AIRFLOW__AIRFLOW_TF__{name}", text)
     with pytest.raises(DeclarationError, match=name.lower()):

@@ -203,7 +203,7 @@ def test_uris_keep_glob_characters_and_decode_only_file_uris(tmp_path: Path) -> 
 
 
 def test_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(AirflowTfError, match=r"ftp.*Known are: file, hdfs, webhdfs"):
+    with pytest.raises(AirflowTfError, match=r"ftp.*Known are: file, hdfs, swebhdfs, viewfs, webhdfs"):
         open_file_system(Uri.parse("ftp://h/x"), StorageOptions.from_uri("ftp://h/x"))
 
 
