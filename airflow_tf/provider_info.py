@@ -45,6 +45,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-module": "airflow_tf.transfers.local_to_hdfs",
             },
         ],
+        "task-decorators": [{"name": "tensorflow", "class-name": "airflow_tf.operators.decorated.tensorflow_task"}],
         "filesystems": ["airflow_tf.hooks.filesystems"],
         "connection-types": [_HDFS_CONNECTION],
         "config": {"airflow_tf": {"description": "Training with TensorFlow on this host.", "options": _OPTIONS}},

@@ -49,6 +49,12 @@ def test_every_module_it_names_exists(name):
     importlib.import_module(name)
 
 
+def test_the_decorator_it_names_exists():
+    [decorator] = INFO["task-decorators"]
+    module, _, name = decorator["class-name"].rpartition(".")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
 def test_options_are_those_of_the_settings():
     assert set(INFO["config"]["airflow_tf"]["options"]) == {field.name for field in dataclasses.fields(Settings)}
 
