@@ -10,11 +10,14 @@ from airflow_tf.core.errors import DeclarationError
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 ROLES: dict[str, tuple[str, ...]] = {
-    "sync": (CHIEF, WORKER),
-    "async": (CHIEF, WORKER, PS),
-    "v1_cluster": (CHIEF, WORKER, PS),
+    "sync": (CHIEF, WORKER, EVALUATOR),
+    "async": (CHIEF, WORKER, PS, EVALUATOR),
+    "v1_cluster": (CHIEF, WORKER, PS, EVALUATOR),
 }
 """Gang strategy -> the roles that it knows, in the order of replica numbers: replica 0 leads."""
+
+TRAINING = (CHIEF, WORKER)
+"""Roles that take steps. A parameter server serves them, an evaluator looks at their checkpoints."""
 
 STRATEGY_VARIABLE = "AIRFLOW_TF_STRATEGY"
 """Environment variable in which a member of a cluster finds the declared strategy."""
@@ -22,6 +25,7 @@ STRATEGY_VARIABLE = "AIRFLOW_TF_STRATEGY"
 GANG_STRATEGIES = tuple(ROLES)
 STRATEGIES = ("independent", *GANG_STRATEGIES, "towers")
 
+_SINGLE = (CHIEF, EVALUATOR)
 _REQUIRED: dict[str, tuple[str, ...]] = {"sync": (), "async": (CHIEF, WORKER, PS), "v1_cluster": (PS,)}
 
 
@@ -33,8 +37,8 @@ class Task:
     index: int
 
     def __str__(self) -> str:
-        """As in ``worker 1``; there is one chief only."""
-        return self.role if self.role == CHIEF else f"{self.role} {self.index}"
+        """As in ``worker 1``; there is at most one chief, and one evaluator."""
+        return self.role if self.role in _SINGLE else f"{self.role} {self.index}"
 
 
 def plan_roles(strategy: str, roles: Mapping[str, int] | None, count: int) -> dict[str, int]:
@@ -69,8 +73,9 @@ def _check_numbers(strategy: str, roles: Mapping[str, int], count: int) -> None:
         why = f"got {listed(roles)}"
         todo = f"Write for instance roles: {{chief: 1, worker: {max(count - 2, 1)}, ps: 1}}."
         raise DeclarationError(f"strategy {strategy} needs a {(missing or [WORKER])[0]}", why, todo)
-    if roles.get(CHIEF, 0) > 1:
-        raise DeclarationError("a cluster has one chief", f"got {roles[CHIEF]}")
+    for role in _SINGLE:
+        if roles.get(role, 0) > 1:
+            raise DeclarationError(f"a cluster has one {role}", f"got {roles[role]}")
     if sum(roles.values()) != count:
         todo = "Make devices.count the sum of the roles."
         raise DeclarationError(f"roles have {sum(roles.values())} replicas, but count is {count}", todo=todo)
@@ -82,8 +87,8 @@ def tasks(roles: Mapping[str, int]) -> list[Task]:
 
 
 def trainers(roles: Mapping[str, int], count: int) -> int:
-    """Return how many of ``count`` replicas train: all but parameter servers."""
-    return count - roles.get(PS, 0)
+    """Return how many of ``count`` replicas train."""
+    return sum(roles.get(role, 0) for role in TRAINING) if roles else count
 
 
 def replica_name(roles: Mapping[str, int], replica: int) -> str:

@@ -16,6 +16,8 @@ STACK_SIGNAL = signal.SIGQUIT
 
 METRICS_FILE = "metrics.jsonl"
 EVALUATION_FILE = "evaluation.json"
+TRAINING_ENDED_FILE = "training_ended"
+"""Appears in the folder of an evaluator's attempt when no further checkpoint will come."""
 
 CLUSTER_VARIABLE = "TF_CONFIG"
 """Environment variable in which TensorFlow looks for its cluster when a strategy or a server is made."""
@@ -100,7 +102,8 @@ class ReplicaLaunch:
     maps names to staged folders; ``session_config`` is validated proto JSON; ``memory_limit_bytes`` is for the host's
     memory; ``memory_bytes`` is the memory of the replica's smallest device, None where it is not reported; ``cgroup``
     is the folder of the cgroup that the replica enters, empty for none. ``initial_checkpoint`` is the local prefix to
-    begin with where the run has no checkpoint of its own yet, and always where ``fresh``.
+    begin with where the run has no checkpoint of its own yet, and always where ``fresh``. ``watched_folder`` is the
+    folder whose checkpoints an evaluator looks at, empty for all others.
     """
 
     replica: int
@@ -128,6 +131,7 @@ class ReplicaLaunch:
     visible_devices: str = "-1"
     memory_bytes: int | None = None
     cgroup: str = ""
+    watched_folder: str = ""
     seed: int = 0
 
     def for_attempt(self, **changes: Any) -> ReplicaLaunch:
@@ -163,12 +167,14 @@ class ReplicaLaunch:
             "AIRFLOW_TF_REPLICAS": str(self.count),
             "AIRFLOW_TF_ATTEMPT": str(self.attempt),
             "AIRFLOW_TF_RUN_FOLDER": self.folder,
-            "AIRFLOW_TF_CHECKPOINT_DIR": self.checkpoint_folder,
+            "AIRFLOW_TF_CHECKPOINT_DIR": self.watched_folder or self.checkpoint_folder,
             "AIRFLOW_TF_METRICS_FILE": str(folder / METRICS_FILE),
             "AIRFLOW_TF_EVALUATION_FILE": str(folder / EVALUATION_FILE),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": self.visible_devices,
         }
+        if self.watched_folder:
+            found["AIRFLOW_TF_TRAINING_ENDED_FILE"] = str(folder / TRAINING_ENDED_FILE)
         for name, staged in self.inputs.items():
             found[f"AIRFLOW_TF_INPUT_{name.upper()}"] = staged
         if self.resume_from:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from airflow_tf.core.cluster import CHIEF, PS, replica_name, tasks, trainers
+from airflow_tf.core.cluster import CHIEF, EVALUATOR, PS, TRAINING, WORKER, replica_name, tasks, trainers
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
@@ -53,7 +53,7 @@ def answer(plan: Plan, replica: int, outcome: Outcome, root: Outcome | None, *, 
     ended_by_itself = outcome.state in {AttemptState.FAILED, AttemptState.LOST}
     if plan.is_gang:
         if root is not None and root.state is AttemptState.SUCCEEDED:
-            return Answer.SKIP
+            return Answer.FAIL if plan.success == ALL else Answer.SKIP  # of all, only an evaluator may fail beside it
         return Answer.RETRY if (root or outcome).cause.may_restart else Answer.FAIL
     if outcome.cause.may_restart and (tries_left or plan.success == ALL):
         return Answer.RETRY
@@ -95,16 +95,18 @@ def next_step(plan: Plan, ended: Mapping[int, Outcome]) -> Step:
     """Decide from the replicas that have ended by themselves. One that is no gang's has none to wait for.
 
     A parameter server never ends by itself, nor does a worker of an ``async`` gang: their work is done when the
-    others' is. Of a ``sync`` gang nobody can go on without a worker, whatever the success policy.
+    others' is. Of a ``sync`` gang nobody can go on without a worker, whatever the success policy. Training never
+    depends on an evaluator.
     """
     if not plan.is_gang:
         return Step.DONE if ended else Step.GO_ON
     roles = [task.role for task in tasks(plan.roles)]
+    ended = {number: outcome for number, outcome in ended.items() if roles[number] != EVALUATOR}
     good = {number for number, outcome in ended.items() if outcome.state is AttemptState.SUCCEEDED}
     bad = set(ended) - good
     if any(not _is_tolerated(plan, roles, number, good, bad) for number in bad):
         return Step.FAILED
-    finite = {LEAD} if plan.strategy == "async" else {n for n, role in enumerate(roles) if role != PS}
+    finite = {LEAD} if plan.strategy == "async" else {n for n, role in enumerate(roles) if role in TRAINING}
     return Step.DONE if finite <= set(ended) else Step.GO_ON
 
 
@@ -114,8 +116,26 @@ def _is_tolerated(plan: Plan, roles: list[str], number: int, good: set[int], bad
         return False
     if LEAD not in good and (roles[number] == PS or plan.strategy == "sync"):
         return False
-    lost = sum(roles[other] != PS for other in bad)
+    lost = sum(roles[other] in TRAINING for other in bad)
     return plan.success == CHIEF or trainers(plan.roles, len(roles)) - lost >= plan.at_least
+
+
+def evaluator_of(plan: Plan) -> int | None:
+    """Return the number of the replica that evaluates checkpoints while the others train."""
+    return sum(plan.roles.values()) - 1 if EVALUATOR in plan.roles else None
+
+
+def may_rejoin(plan: Plan, replica: int, outcome: Outcome) -> bool:
+    """Tell whether a replica that failed may be started again alone while the others of its gang go on.
+
+    A coordinator and parameter servers take a worker back at its old address. Workers in sync take nobody back, and
+    a lost parameter server loses its variables. One that only lost its peers is a sign that somebody else failed.
+    """
+    if not plan.is_gang or outcome.state is not AttemptState.FAILED or _is_symptom(outcome):
+        return False
+    role = tasks(plan.roles)[replica].role
+    is_taken_back = role == EVALUATOR or (role == WORKER and replica != LEAD and plan.strategy != "sync")
+    return is_taken_back and outcome.cause.may_restart and not outcome.cause.needs_other_device
 
 
 def lacks_culprit(plan: Plan, ended: Mapping[int, Outcome]) -> bool:
@@ -123,8 +143,14 @@ def lacks_culprit(plan: Plan, ended: Mapping[int, Outcome]) -> bool:
 
     A program of TensorFlow may take longer to end after its error than its peers to notice.
     """
-    failed = [outcome for outcome in ended.values() if outcome.state is not AttemptState.SUCCEEDED]
+    failed = [ended[number] for number in _failed(plan, ended)]
     return plan.is_gang and len(ended) < sum(plan.roles.values()) and all(map(_is_symptom, failed))
+
+
+def _failed(plan: Plan, ended: Mapping[int, Outcome]) -> list[int]:
+    """Return which replicas failed whose failure may be the gang's."""
+    evaluator = evaluator_of(plan)
+    return [n for n, outcome in ended.items() if outcome.state is not AttemptState.SUCCEEDED and n != evaluator]
 
 
 def _is_symptom(outcome: Outcome) -> bool:
@@ -151,8 +177,8 @@ def settle(
     step = next_step(plan, by_themselves)
     if step is Step.DONE:
         return _success(ended)
-    failed = [number for number, outcome in by_themselves.items() if outcome.state is not AttemptState.SUCCEEDED]
     if step is Step.FAILED:
+        failed = _failed(plan, by_themselves)
         culprit = min(failed, key=lambda n: (_is_symptom(ended[n].outcome), ended[n].died_at, n))
         return _blame(plan, ended, culprit, ended[culprit].outcome)
     if alarm is not None:

@@ -15,6 +15,7 @@ class RunContext:
 
     :param inputs: name -> folder of staged files.
     :param resume_from: prefix of the checkpoint to continue from, None to start anew.
+    :param checkpoint_dir: where checkpoints are saved; an evaluator finds those of the training there.
     :param candidates: in an evaluation, name -> checkpoint prefix.
     """
 
@@ -26,6 +27,14 @@ class RunContext:
     candidates: dict[str, str] = field(default_factory=dict)
     metrics_file: Path | None = None
     evaluation_file: Path | None = None
+    training_ended_file: Path | None = None
+
+    def training_has_ended(self) -> bool:
+        """Tell an evaluator whether no further checkpoint will come; alone nobody else trains.
+
+        As ``timeout_fn`` of ``tf.train.checkpoints_iterator`` it ends the iteration after the last checkpoint.
+        """
+        return self.training_ended_file is None or self.training_ended_file.exists()
 
     def report(self, step: int, **metrics: float) -> None:
         """Append one line of metrics; the last values of each name become the replica's result."""
@@ -50,6 +59,7 @@ def context() -> RunContext:
     environ = os.environ
     inputs = {name[len(prefix) :].lower(): Path(value) for name, value in environ.items() if name.startswith(prefix)}
     metrics, evaluation = environ.get("AIRFLOW_TF_METRICS_FILE"), environ.get("AIRFLOW_TF_EVALUATION_FILE")
+    ended = environ.get("AIRFLOW_TF_TRAINING_ENDED_FILE")
     return RunContext(
         replica=int(environ.get("AIRFLOW_TF_REPLICA", "0")),
         replicas=int(environ.get("AIRFLOW_TF_REPLICAS", "1")),
@@ -59,4 +69,5 @@ def context() -> RunContext:
         candidates=json.loads(environ.get("AIRFLOW_TF_CANDIDATES", "{}")),
         metrics_file=Path(metrics) if metrics else None,
         evaluation_file=Path(evaluation) if evaluation else None,
+        training_ended_file=Path(ended) if ended else None,
     )

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_tf.core.causes import NO_EVIDENCE, Evidence
 from airflow_tf.core.checkpoint.completeness import latest_complete
 from airflow_tf.core.errors import AirflowTfError, CheckpointError, SupervisorLostError
-from airflow_tf.core.launch import ReplicaLaunch
+from airflow_tf.core.launch import TRAINING_ENDED_FILE, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import Ending, judge
 from airflow_tf.core.states import AttemptState, ExitCause
@@ -151,6 +151,10 @@ class ReplicaRun:
         except ProcessLookupError:
             log.info("replica %s ended at once", self.launch.replica)
 
+    def training_ended(self) -> None:
+        """Tell an evaluator that no further checkpoint will come."""
+        (self.folder / TRAINING_ENDED_FILE).touch()
+
     def _limit(self) -> None:
         """Make the cgroup that the process will enter, where its memory is limited.
 
@@ -217,6 +221,13 @@ class ReplicaRun:
                 evidence=self._testify(self) if status and stop is None else NO_EVIDENCE,
             )
         )
+
+    def with_leftover(self, outcome: Outcome) -> Outcome:
+        """Say what it left on its devices; a success stays one, for its result is durable."""
+        if not self.leftover or outcome.state is AttemptState.SUCCEEDED:
+            return outcome
+        text = f"{outcome.message}\nIts devices stay locked: its processes are gone, but {self.leftover}"
+        return replace(outcome, message=text)
 
 
 def resume_point(launch: ReplicaLaunch) -> str | None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from airflow_tf.core.causes import Evidence
 from airflow_tf.core.devices import Member
 from airflow_tf.core.errors import AirflowTfError, SupervisorLostError, to_payload
 from airflow_tf.core.identity import View, digest, make_token
@@ -22,9 +20,10 @@ from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.policy import may_restart
 from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
-from airflow_tf.core.verdict import Ended, Step, Verdict, lacks_culprit, next_step, settle
+from airflow_tf.core.verdict import Ended, Step, Verdict, evaluator_of, lacks_culprit, may_rejoin, next_step, settle
 from airflow_tf.supervisor import results
-from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, Starter, StopOrder, Watchdog, resume_point
+from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, StopOrder, resume_point
+from airflow_tf.supervisor.host import Host
 from airflow_tf.supervisor.placement import write_placement
 from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.supervisor.rendezvous import Rendezvous
@@ -35,46 +34,11 @@ log = logging.getLogger(__name__)
 CULPRIT_SECONDS = 10.0
 """How long the members of a gang may take to end after the first of them has lost its peers."""
 
+EVALUATOR_SECONDS = 600.0
+"""How long an evaluator may take for the last checkpoint when the training has ended."""
+
 REST_GRACE_SECONDS = 5.0
 """Longest time between SIGTERM and SIGKILL for what is left of a gang that has failed or whose work is done."""
-
-
-class Host(Starter, Protocol):
-    """What a drive needs of its supervisor."""
-
-    installation: str
-
-    async def confirm(self, members: Sequence[Member]) -> None:
-        """Confirm the members in the ledger and take their devices' locks, all or none."""
-        ...
-
-    async def free(self, member: Member, stuck: ReplicaRun | None) -> None:
-        """Release the member in the ledger and drop its locks; ``stuck`` is what keeps its devices nevertheless."""
-        ...
-
-    def testify(self, run: ReplicaRun, member: Member) -> Evidence:
-        """Say what this host knows of a replica's failure; blocks."""
-        ...
-
-    def memory_left(self, member: Member) -> str:
-        """Wait until the memory of the member's devices is free; say what is not; blocks."""
-        ...
-
-    def watchdogs(self, plan: Plan, members: Mapping[int, Member]) -> Sequence[Watchdog]:
-        """Return what watches an attempt on these devices."""
-        ...
-
-    async def bar(self, member: Member, uuids: Sequence[str], why: str) -> None:
-        """Offer devices of a member to nobody for a while."""
-        ...
-
-    async def record_start(self, seat: Seat, member: Member, token: str) -> int:
-        """Record a new attempt and return its number."""
-        ...
-
-    async def record_end(self, launch: ReplicaLaunch, outcome: Outcome) -> None:
-        """Record an outcome, however long the ledger is away."""
-        ...
 
 
 class Drive:
@@ -98,6 +62,7 @@ class Drive:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gives_way = False
+        self._restarts_used = 0
         self._meeting: Rendezvous | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -181,13 +146,7 @@ class Drive:
                 f"Look at the disk of {self._gang_folder} and at the supervisor's log in it.",
             )
             self.notify({"type": "refused", "error": to_payload(lost)})
-            runs = {number: seat.run for number, seat in self.seats.items() if seat.run is not None}
-            self._hurry.set()
-            await asyncio.gather(*(run.end(0, self._hurry) for run in runs.values()))
-            await self._free()
-            for run in runs.values():  # as far as it was not recorded how they ended
-                outcome = Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, str(lost))
-                await self._host.record_end(run.launch, outcome)
+            await self._give_up(Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, str(lost)))
         else:
             await self._free()
             for seat in self.seats.values():
@@ -195,6 +154,20 @@ class Drive:
                     seat.tell_waiting()
                 elif seat.outcome is not None:
                     seat.notify({"type": "result", "outcome": seat.outcome.to_json()})
+
+    async def _give_up(self, outcome: Outcome) -> None:
+        """End what runs, record the outcome of what has none yet, and only then give the devices back.
+
+        Should this supervisor die in between, whoever takes the devices back records the rest.
+        """
+        runs = [seat.run for seat in self.seats.values() if seat.run is not None]
+        self._hurry.set()
+        await asyncio.gather(*(run.end(0, self._hurry) for run in runs))
+        try:
+            for run in runs:
+                await self._host.record_end(run.launch, outcome)
+        finally:
+            await self._free()
 
     async def _free(self) -> None:
         for number, member in self._members.items():
@@ -206,20 +179,24 @@ class Drive:
 
     async def _attempts(self) -> None:
         """Run attempts within the budget."""
-        restarts_used = 0
         await asyncio.to_thread(results.remove_verdict, self._gang_folder)
         while True:
             verdict, is_stuck = await self._attempt()
-            again = may_restart(verdict.root, restarts_used=restarts_used, restarts=self._plan.restarts)
-            if is_stuck or self._stop or not again:
+            if is_stuck or self._stop or not self._may_restart(verdict.root):
                 if self._gives_way:
                     return
                 self.verdict = results.GangVerdict(self.generation, self._newest_try, verdict.root)
                 if self._plan.is_gang:
                     await asyncio.to_thread(results.write_verdict, self._gang_folder, self.verdict)
                 return
-            restarts_used += 1
-            self.notify({"type": "restarting", "outcome": verdict.root.to_json(), "restart": restarts_used})
+            self._restarts_used += 1
+            self.notify(self._restarting(verdict.root))
+
+    def _may_restart(self, outcome: Outcome) -> bool:
+        return may_restart(outcome, restarts_used=self._restarts_used, restarts=self._plan.restarts)
+
+    def _restarting(self, outcome: Outcome) -> dict[str, Any]:
+        return {"type": "restarting", "outcome": outcome.to_json(), "restart": self._restarts_used}
 
     async def _attempt(self) -> tuple[Verdict, bool]:
         """Run one attempt to its durable end; tell whether it left what keeps a device."""
@@ -233,34 +210,43 @@ class Drive:
         await self._end(runs, alarm)
         verdict = await asyncio.to_thread(self._settle, runs, ended, alarm)
         for number, run in runs.items():
-            await asyncio.to_thread(write_placement, run.launch)
-            await asyncio.to_thread(results.write_outcome, run.folder, verdict.outcomes[number])
+            await self._write(run, verdict.outcomes[number])
         for number, run in runs.items():
-            outcome = verdict.outcomes[number]
-            await self._host.record_end(run.launch, outcome)
-            self.seats[number].outcome = outcome
-            log.info("replica %s attempt %s: %s %s", number, run.launch.attempt, outcome.state, outcome.message)
+            await self._record(run, verdict.outcomes[number])
+            self.seats[number].outcome = verdict.outcomes[number]
         return verdict, any(run.keeps_device for run in runs.values())
+
+    async def _write(self, run: ReplicaRun, outcome: Outcome) -> None:
+        """Write a replica's result durably, before anybody is told."""
+        await asyncio.to_thread(write_placement, run.launch)
+        await asyncio.to_thread(results.write_outcome, run.folder, outcome)
+
+    async def _record(self, run: ReplicaRun, outcome: Outcome) -> None:
+        launch = run.launch
+        await self._host.record_end(launch, outcome)
+        log.info("replica %s attempt %s: %s %s", launch.replica, launch.attempt, outcome.state, outcome.message)
 
     async def _prepare(self) -> dict[int, ReplicaRun]:
         """Record a new attempt of every replica, and make its folders."""
-        for number, seat in self.seats.items():
-            seat.tokens += 1
-            member = self._members[number]
-            token = make_token(self._host.installation, member.fence, number, seat.tokens)
-            attempt = await self._host.record_start(seat, member, token)
-            launch = self._complete(self._launches[number], member, attempt, token)
-            seat.run = ReplicaRun(launch, partial(self._host.testify, member=member))
-        return {number: seat.run for number, seat in self.seats.items() if seat.run is not None}
+        return {number: await self._open(number) for number in self.seats}
+
+    async def _open(self, number: int) -> ReplicaRun:
+        """Record a new attempt of one replica, and make its folders."""
+        seat, member = self.seats[number], self._members[number]
+        seat.tokens += 1
+        token = make_token(self._host.installation, member.fence, number, seat.tokens)
+        attempt = await self._host.record_start(seat, member, token)
+        launch = self._complete(self._launches[number], member, attempt, token)
+        seat.run = run = ReplicaRun(launch, partial(self._host.testify, member=member))
+        _make_folders(launch)  # may fail, and then its attempt has to be ended
+        return run
 
     def _complete(self, launch: ReplicaLaunch, member: Member, attempt: int, token: str) -> ReplicaLaunch:
-        """Fill in what only the supervisor knows, and make the folders."""
+        """Fill in what only the supervisor knows."""
         number = launch.replica
         home = results.replica_folder(self._gang_folder, number, self.generation)
         folder = home / f"attempt-{attempt}"
         checkpoints = (folder if launch.fresh else home) / "checkpoints"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        checkpoints.mkdir(mode=0o700, exist_ok=True)
         memories = [device.memory_bytes for device in member.devices]
         known = [memory for memory in memories if memory is not None]
         return launch.for_attempt(
@@ -287,14 +273,18 @@ class Drive:
         for number, run in runs.items():
             variables = meeting.variables(number) if meeting is not None else {}
             environment = run.launch.environment | variables
-            run.launch = run.launch.for_attempt(resume_from=resume_from, environment=environment)
-        timeout = self._plan.start_timeout_seconds
-        await asyncio.gather(*(run.start(self._host, self._stopping, timeout) for run in runs.values()))
-        for number, run in runs.items():
-            if run.process is not None:
-                self.seats[number].notify(run.attempt_message())
+            watched = runs[min(runs)].launch.checkpoint_folder if number == evaluator_of(self._plan) else ""
+            run.launch = run.launch.for_attempt(
+                resume_from=resume_from, environment=environment, watched_folder=watched
+            )
+        await asyncio.gather(*(self._start_one(run) for run in runs.values()))
 
-    async def _watch(self, runs: Mapping[int, ReplicaRun]) -> tuple[dict[int, Outcome], Alarm | None]:
+    async def _start_one(self, run: ReplicaRun) -> None:
+        await run.start(self._host, self._stopping, self._plan.start_timeout_seconds)
+        if run.process is not None:
+            self.seats[run.launch.replica].notify(run.attempt_message())
+
+    async def _watch(self, runs: dict[int, ReplicaRun]) -> tuple[dict[int, Outcome], Alarm | None]:
         """Wait until the attempt must end: by what its replicas came to, by a stop, or by a watchdog's alarm.
 
         Return how the replicas ended that ended by themselves.
@@ -305,9 +295,8 @@ class Drive:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             while True:
-                for number, run in runs.items():
-                    if run.has_ended and run.has_begun and number not in ended:
-                        ended[number] = await asyncio.to_thread(self._judge, run, None)
+                if await self._note_ends(runs, ended):
+                    continue
                 alarm = next((alarm.result() for alarm in alarms if alarm.done()), None)
                 patience = self._patience_seconds(ended)
                 if self._stopping.is_set() or alarm is not None or patience == 0:
@@ -323,11 +312,52 @@ class Drive:
             for waiting in (*alarms, stopping):
                 waiting.cancel()
 
+    async def _note_ends(self, runs: dict[int, ReplicaRun], ended: dict[int, Outcome]) -> bool:
+        """Judge what has ended by itself; tell whether something was started again, and is to be looked at anew."""
+        has_rejoined = False
+        for number, run in list(runs.items()):
+            if run.has_ended and run.has_begun and number not in ended:
+                outcome = await asyncio.to_thread(self._judge, run, None)
+                if await self._rejoin(runs, ended, number, outcome):
+                    has_rejoined = True
+                else:
+                    ended[number] = outcome
+        return has_rejoined
+
+    async def _rejoin(
+        self, runs: dict[int, ReplicaRun], ended: Mapping[int, Outcome], number: int, outcome: Outcome
+    ) -> bool:
+        """Start a replica again that failed alone, in the cluster of this attempt, if that takes it back."""
+        goes_on = not self._stopping.is_set() and next_step(self._plan, ended) is Step.GO_ON
+        if not (goes_on and may_rejoin(self._plan, number, outcome) and self._may_restart(outcome)):
+            return False
+        lost = runs[number]
+        await self._end({number: lost}, None)
+        if lost.keeps_device:
+            return False
+        await self._write(lost, outcome)
+        await self._record(lost, outcome)
+        self._restarts_used += 1
+        self.seats[number].notify(self._restarting(outcome))
+        run = runs[number] = await self._open(number)
+        known = {name: getattr(lost.launch, name) for name in ("resume_from", "environment", "watched_folder")}
+        run.launch = run.launch.for_attempt(**known)
+        if self._meeting is not None:
+            self._meeting.expect_again(number)
+        await self._start_one(run)
+        return True
+
     def _patience_seconds(self, ended: Mapping[int, Outcome]) -> float | None:
         """Return how long to wait for what ends next: for ever, for the culprit of a failure, or not at all."""
         step = next_step(self._plan, ended)
         if step is Step.GO_ON:
             return None
+        evaluator = evaluator_of(self._plan)
+        if step is Step.DONE and evaluator is not None and evaluator not in ended:
+            run = self.seats[evaluator].run
+            if run is not None and run.process is not None:
+                run.training_ended()
+                return EVALUATOR_SECONDS
         return CULPRIT_SECONDS if step is Step.FAILED and lacks_culprit(self._plan, ended) else 0
 
     async def _end(self, runs: Mapping[int, ReplicaRun], alarm: Alarm | None) -> None:
@@ -350,7 +380,7 @@ class Drive:
         by_number: dict[int, Ended] = {}
         for number, run in runs.items():
             by_us = number not in ended or bool(run.survivors)
-            outcome = _with_leftover(run.judge(self._stop) if by_us else ended[number], run.leftover)
+            outcome = run.with_leftover(run.judge(self._stop) if by_us else ended[number])
             by_number[number] = Ended(outcome, run.died_at, by_us=by_us)
         order = self._stop
         return settle(
@@ -361,9 +391,6 @@ class Drive:
         )
 
 
-def _with_leftover(outcome: Outcome, leftover: str) -> Outcome:
-    """Say what a replica left on its devices; a success stays one, for its result is durable."""
-    if not leftover or outcome.state is AttemptState.SUCCEEDED:
-        return outcome
-    text = f"{outcome.message}\nIts devices stay locked: its processes are gone, but {leftover}"
-    return replace(outcome, message=text)
+def _make_folders(launch: ReplicaLaunch) -> None:
+    Path(launch.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    Path(launch.checkpoint_folder).mkdir(mode=0o700, exist_ok=True)

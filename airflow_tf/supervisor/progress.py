@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_tf.core.states import ExitCause
@@ -141,7 +141,9 @@ def read_signs(run: ReplicaRun) -> Signs:
 
 
 def _read_all(runs: Mapping[int, ReplicaRun]) -> dict[int, Signs]:
-    return {number: read_signs(run) for number, run in runs.items()}
+    """Look at all; the steps that an evaluator reports come only when others have saved a checkpoint."""
+    signs = {number: read_signs(run) for number, run in runs.items()}
+    return {n: replace(sign, step=None) if runs[n].launch.watched_folder else sign for n, sign in signs.items()}
 
 
 def _changes_ns(folder: Path) -> Iterator[int]:

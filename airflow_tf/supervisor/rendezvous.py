@@ -12,6 +12,7 @@ from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.core.tf_config import tf_config
+from airflow_tf.core.verdict import evaluator_of
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun
 from airflow_tf.supervisor.ports import HeldPort, Listener, hold_ports, listeners
@@ -29,7 +30,8 @@ class Rendezvous:
         self._plan = plan
         self._ports: dict[int, HeldPort] = dict(zip(replicas, hold_ports(len(replicas)), strict=True))
         self._own_listeners: dict[int, Listener] = {}
-        self._joined: set[int] = set()
+        evaluator = evaluator_of(plan)  # listens to nobody
+        self._joined: set[int] = set() if evaluator is None else {evaluator}
 
     def variables(self, replica: int) -> dict[str, str]:
         """Return what a replica must find in its environment to join.
@@ -44,6 +46,10 @@ class Rendezvous:
         """Let go of the ports; the attempt has ended."""
         for port in self._ports.values():
             port.release()
+
+    def expect_again(self, replica: int) -> None:
+        """Forget the process of a replica that is started again, at the same address."""
+        self._own_listeners.pop(replica, None)
 
     async def watch(self, attempt: Attempt) -> Alarm:
         """Look who has joined; raise an alarm if somebody is missing when the time is over."""

@@ -18,6 +18,7 @@ from airflow_tf.core.errors import DeclarationError
         ("async", {"ps": 1, "worker": 2, "chief": 1}, 4, {"chief": 1, "worker": 2, "ps": 1}),
         ("v1_cluster", {"worker": 2, "ps": 1}, 3, {"worker": 2, "ps": 1}),
         ("v1_cluster", {"chief": 1, "worker": 0, "ps": 1}, 2, {"chief": 1, "ps": 1}),
+        ("sync", {"evaluator": 1, "worker": 2}, 3, {"worker": 2, "evaluator": 1}),
     ],
 )
 def test_roles_are_planned_in_the_order_of_replica_numbers(
@@ -40,6 +41,8 @@ def test_roles_are_planned_in_the_order_of_replica_numbers(
         ("sync", {"worker": True}, 1, "not a number of replicas"),
         ("sync", {"worker": 3}, 4, "roles have 3 replicas, but count is 4"),
         ("sync", {"chief": 2}, 2, "one chief"),
+        ("sync", {"worker": 1, "evaluator": 2}, 3, "one evaluator"),
+        ("sync", {"evaluator": 1}, 1, "needs a worker"),
         ("async", None, 4, "needs a chief: got worker: 4. Write for instance roles: {chief: 1, worker: 2, ps: 1}"),
         ("async", {"chief": 1, "ps": 1}, 2, "needs a worker"),
         ("v1_cluster", {"worker": 2}, 2, "needs a ps"),
@@ -57,4 +60,6 @@ def test_replicas_are_named_by_their_task() -> None:
     assert [str(task) for task in tasks(roles)] == ["chief", "worker 0", "worker 1", "ps 0"]
     assert replica_name(roles, 3) == "ps 0"
     assert trainers(roles, 4) == 3
+    assert trainers(roles | {"evaluator": 1}, 5) == 3
+    assert trainers({}, 4) == 4
     assert replica_name({}, 3) == "replica 3"

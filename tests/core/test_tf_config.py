@@ -34,14 +34,19 @@ def test_a_config_from_the_world_is_judged_for_each_strategy(case: dict[str, Any
         assert part in "; ".join(warnings)
 
 
-@given(st.integers(0, 1), st.integers(1, 6), st.integers(0, 3))
-def test_every_replica_finds_its_own_address_under_its_task(chief: int, workers: int, ps: int) -> None:
-    roles = {role: number for role, number in (("chief", chief), ("worker", workers), ("ps", ps)) if number}
-    addresses = [f"127.0.0.1:{20000 + number}" for number in range(chief + workers + ps)]
+@given(st.integers(0, 1), st.integers(1, 6), st.integers(0, 3), st.integers(0, 1))
+def test_every_replica_finds_its_own_address_and_no_evaluator_is_in_another_s_cluster(
+    chief: int, workers: int, ps: int, evaluator: int
+) -> None:
+    numbers = (("chief", chief), ("worker", workers), ("ps", ps), ("evaluator", evaluator))
+    roles = {role: number for role, number in numbers if number}
+    addresses = [f"127.0.0.1:{20000 + number}" for number in range(sum(roles.values()))]
+    training = addresses[: len(addresses) - evaluator]
     for replica, address in enumerate(addresses):
         config = json.loads(tf_config(roles, addresses, replica))
         assert config["cluster"][config["task"]["type"]][config["task"]["index"]] == address
-        assert sorted(address for found in config["cluster"].values() for address in found) == addresses
+        members = sorted(address for found in config["cluster"].values() for address in found)
+        assert members == ([address] if config["task"]["type"] == "evaluator" else training)
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,30 @@ from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import Plan
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState, ExitCause
-from airflow_tf.core.verdict import Answer, Ended, Step, answer, lacks_culprit, next_step, parse_success, settle
+from airflow_tf.core.verdict import (
+    Answer,
+    Ended,
+    Step,
+    answer,
+    evaluator_of,
+    lacks_culprit,
+    may_rejoin,
+    next_step,
+    parse_success,
+    settle,
+)
 
 OK = Outcome(AttemptState.SUCCEEDED, checkpoint="ck-9")
 BAD = Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed by SIGKILL\nLast lines", -9)
 RESET = Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "connection reset", 1)
+LOST_PEERS = Outcome(AttemptState.FAILED, ExitCause.VICTIM, "tasks are unhealthy", 1)
 STUCK = Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, "survived SIGKILL")
 ENDED_BY_US = Outcome(AttemptState.FAILED, ExitCause.KILLED, "killed by SIGTERM", -15)
 
 SYNC = {"strategy": "sync", "roles": {"worker": 3}}
 ASYNC = {"strategy": "async", "roles": {"chief": 1, "worker": 2, "ps": 1}}
 V1 = {"strategy": "v1_cluster", "roles": {"chief": 1, "worker": 2, "ps": 1}}
+WATCHED = {"strategy": "sync", "roles": {"worker": 2, "evaluator": 1}}
 CHIEF = {"success": "chief"}
 TWO = {"success": "at_least", "at_least": 2}
 
@@ -51,10 +64,55 @@ TWO = {"success": "at_least", "at_least": 2}
         (V1, {0: OK, 1: OK, 2: OK}, Step.DONE),
         (V1 | CHIEF, {1: BAD}, Step.GO_ON),
         (V1 | CHIEF, {0: OK, 1: BAD, 2: OK}, Step.DONE),
+        (WATCHED, {2: BAD}, Step.GO_ON),  # training does not depend on an evaluator
+        (WATCHED, {2: OK}, Step.GO_ON),
+        (WATCHED, {0: OK, 1: OK}, Step.DONE),
+        (WATCHED | TWO, {0: OK, 1: OK, 2: BAD}, Step.DONE),  # two others train
+        (WATCHED, {1: BAD, 2: OK}, Step.FAILED),
     ],
 )
 def test_a_gang_goes_on_is_done_or_has_failed(plan: dict[str, Any], ended: dict[int, Outcome], step: Step) -> None:
     assert next_step(Plan(**plan), ended) is step
+
+
+@pytest.mark.parametrize(
+    ("plan", "replica", "outcome", "rejoins"),
+    [
+        (ASYNC, 1, BAD, True),
+        (ASYNC, 0, BAD, False),  # nobody schedules steps meanwhile
+        (ASYNC, 3, BAD, False),  # its variables are gone
+        (V1, 2, BAD, True),
+        ({"strategy": "v1_cluster", "roles": {"worker": 2, "ps": 1}}, 0, BAD, False),  # the first worker leads
+        (SYNC, 1, BAD, False),
+        (WATCHED, 2, BAD, True),
+        (WATCHED, 1, BAD, False),
+        (ASYNC, 1, RESET, False),  # the program's own error
+        (ASYNC, 1, LOST_PEERS, False),
+        (ASYNC, 1, Outcome(AttemptState.FAILED, ExitCause.DEVICE_LOST, "Xid 79"), False),
+        (ASYNC, 1, Outcome(AttemptState.LOST, ExitCause.INFRASTRUCTURE, "zygote"), False),
+        ({}, 0, BAD, False),  # has a drive of its own
+    ],
+)
+def test_one_that_the_others_take_back_is_started_again_alone(
+    plan: dict[str, Any], replica: int, outcome: Outcome, rejoins: bool
+) -> None:
+    assert may_rejoin(Plan(**plan), replica, outcome) is rejoins
+
+
+def test_a_failed_evaluator_is_nobodys_cause_and_keeps_its_own() -> None:
+    plan = Plan(**WATCHED)
+    assert evaluator_of(plan) == 2
+    assert evaluator_of(Plan(**SYNC)) is None
+    done = settle(plan, {0: Ended(OK, 3.0), 1: Ended(OK, 3.0), 2: Ended(BAD, 1.0)})
+    assert done.root.state is AttemptState.SUCCEEDED
+    assert done.outcomes[2] == BAD
+    assert answer(plan, 2, BAD, done.root, tries_left=1) is Answer.FAIL
+    assert answer(Plan(**WATCHED | CHIEF), 2, BAD, done.root, tries_left=1) is Answer.SKIP
+    failed = settle(plan, {0: Ended(BAD, 3.0, by_us=True), 1: Ended(BAD, 2.0), 2: Ended(RESET, 1.0)})
+    assert failed.root.message.startswith("worker 1: ")
+    assert lacks_culprit(plan, {1: LOST_PEERS, 2: RESET})
+    cut_off = settle(plan, {0: Ended(OK, 1.0), 1: Ended(OK, 1.0), 2: Ended(ENDED_BY_US, 9.0, by_us=True)})
+    assert cut_off.outcomes[2].state is AttemptState.SUCCEEDED
 
 
 def test_the_first_death_is_the_root_cause_and_the_others_are_its_victims() -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from airflow_tf.core.cluster import STRATEGY_VARIABLE
+from airflow_tf.core.cluster import EVALUATOR, STRATEGY_VARIABLE
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import CLUSTER_VARIABLE
 from airflow_tf.core.tf_config import read_tf_config
@@ -27,8 +27,9 @@ def strategy(limits: Limits | None = None) -> Any:  # noqa: ANN401 (a tf.distrib
     """Return the ``tf.distribute`` strategy of this replica, as the declaration names it.
 
     Call it first: a cluster cannot be joined once TensorFlow has run an op. In an ``async`` gang it returns in the
-    chief only; workers and parameter servers serve the chief until they are ended. A replica without a cluster
-    mirrors its model on all its devices. A program that is started by hand gets the same from ``TF_CONFIG`` alone.
+    chief only; workers and parameter servers serve the chief until they are ended. A replica without a cluster, or an
+    evaluator, mirrors its model on all its devices. A program that is started by hand gets the same from ``TF_CONFIG``
+    alone.
 
     :param limits: after what time a peer counts as missing, dead or stuck.
     :raises DeclarationError: if the strategy has no such object, the cluster cannot work, or replicas are left out.
@@ -46,13 +47,14 @@ def cluster_strategy() -> str:
 
     :raises DeclarationError: if the environment names an unknown strategy, or a cluster that cannot work.
     """
+    config = read_tf_config(os.environ[CLUSTER_VARIABLE])[0] if CLUSTER_VARIABLE in os.environ else {}
+    if config.get("task", {}).get("type") == EVALUATOR:
+        return ""
     declared = os.environ.get(STRATEGY_VARIABLE)
     if declared is not None:
         if declared not in _MAKERS:
             raise DeclarationError(f"{STRATEGY_VARIABLE}={declared} is unknown", f"it is one of {', '.join(_MAKERS)}")
         return declared
-    if CLUSTER_VARIABLE not in os.environ:
+    if not config:
         return ""
-    config, _ = read_tf_config(os.environ[CLUSTER_VARIABLE])
-    cluster = config["cluster"]
-    return "async" if "ps" in cluster else "sync"
+    return "async" if "ps" in config["cluster"] else "sync"

@@ -54,9 +54,9 @@ def prepare() -> None:
 
 
 def device_filters(config: dict[str, Any]) -> list[str]:
-    """Return the tasks that a task may see: parameter servers and itself; a server sees everything."""
+    """Return the tasks that a task may see: parameter servers and itself; servers see everything."""
     role, index = config["task"]["type"], config["task"]["index"]
-    return [] if role == "ps" else ["/job:ps", f"/job:{role}/task:{index}"]
+    return [] if role in {"ps", "evaluator"} else ["/job:ps", f"/job:{role}/task:{index}"]
 
 
 def _monitored(original: Callable[..., Any], *args: Any, **options: Any) -> Any:  # noqa: ANN401 (a session)
