@@ -28,7 +28,10 @@ def get_provider_info() -> dict[str, Any]:
             },
         ],
         "operators": _modules(
-            "airflow_tf.operators.train", "airflow_tf.operators.checkpoint", "airflow_tf.operators.evaluate"
+            "airflow_tf.operators.train",
+            "airflow_tf.operators.checkpoint",
+            "airflow_tf.operators.evaluate",
+            "airflow_tf.operators.export",
         ),
         "sensors": _modules("airflow_tf.sensors.devices"),
         "triggers": _modules("airflow_tf.triggers.devices", "airflow_tf.triggers.replica"),

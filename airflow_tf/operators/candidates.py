@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.identity import digest
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.storage.cache_entries import checksum
+
+SAVED_MODEL = "saved_model"
+"""Folder of the export, in the run's folder and in a published version."""
 
 
 def fresh_folder(folder: Path) -> Path:
@@ -63,8 +67,12 @@ def _only_metric(scores: Mapping[str, Mapping[str, float]]) -> str:
     return names[0]
 
 
-def collect(prefix: str, folder: Path) -> Path:
-    """Link the files of one checkpoint into a fresh folder under the name ``model``, with TensorFlow's state file."""
+def collect(prefix: str, folder: Path, saved_model: Path | None = None) -> Path:
+    """Link the files of one checkpoint into a fresh folder under the name ``model``, with TensorFlow's state file.
+
+    :param saved_model: an export of it, linked below ``saved_model``.
+    :raises CheckpointError: if one of them is gone.
+    """
     fresh_folder(folder)
     source = Path(prefix)
     files = [
@@ -77,12 +85,17 @@ def collect(prefix: str, folder: Path) -> Path:
     for path in files:
         (folder / f"model{path.name[len(source.name) :]}").hardlink_to(path)
     (folder / "checkpoint").write_text('model_checkpoint_path: "model"\nall_model_checkpoint_paths: "model"\n')
+    if saved_model is not None:
+        if not saved_model.is_dir():
+            raise CheckpointError(f"export {saved_model} is gone", todo="Clear the export task to make it again.")
+        shutil.copytree(saved_model, folder / SAVED_MODEL, copy_function=os.link)
     return folder
 
 
 def describe(folder: Path) -> dict[str, dict[str, int]]:
-    """Return name -> size in bytes and CRC32C of every file in ``folder``."""
+    """Return name -> size in bytes and CRC32C of every file below ``folder``."""
     return {
-        path.name: {"size": path.stat().st_size, "crc32c": checksum(path, lambda: None)}
-        for path in sorted(folder.iterdir())
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "crc32c": checksum(path, lambda: None)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }

@@ -28,8 +28,9 @@ from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators import origin
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
-from airflow_tf.operators.candidates import choose, collect, describe, fresh_folder, version_name
+from airflow_tf.operators.candidates import SAVED_MODEL, choose, collect, describe, fresh_folder, version_name
 from airflow_tf.operators.gang import airflow_errors
+from airflow_tf.operators.local_program import LocalProgram
 from airflow_tf.operators.settled import MARGIN_SECONDS, replica_checkpoints, settled_records
 from airflow_tf.operators.soup import LocalEvaluation
 from airflow_tf.storage.client import prune_versions, publish
@@ -156,8 +157,8 @@ class CheckpointAggregateOperator(BaseOperator):
         declared = self.evaluate.get("inputs", {})
         staged = ensure_all_staged(declared, folders=folders, settings=settings, log=self.log)
         inputs = {name: each.folder for name, each in staged.items()}
-        folder = folders.aggregate(self.task_id) / "evaluations"
-        return LocalEvaluation(dag_folder=dag_folder, folder=folder, **{**self.evaluate, "inputs": inputs})
+        program = LocalProgram(name="evaluation", dag_folder=dag_folder, **{**self.evaluate, "inputs": inputs})
+        return LocalEvaluation(program, folders.aggregate(self.task_id) / "evaluations")
 
     def _tell(self, aggregation: Aggregation, chosen: str | None) -> None:
         for name, report in aggregation.reports.items():
@@ -195,6 +196,13 @@ def _kill_grace_seconds(dag: Any, task_id: str) -> float:  # noqa: ANN401 (Airfl
         return _LONG_GRACE_SECONDS
 
 
+def _digest(run: TaskRun, files: Mapping[str, Mapping[str, int]]) -> str:
+    """Return what tells two results of a run apart: the checkpoint, since no two exports of it have the same bytes."""
+    model = {name: entry for name, entry in files.items() if not name.startswith(f"{SAVED_MODEL}/")}
+    parts = [json.dumps(model, sort_keys=True), *([] if len(model) == len(files) else [SAVED_MODEL])]
+    return digest(run.dag_id, run.run_id, *parts)
+
+
 class CheckpointPublishOperator(BaseOperator):
     """Publish one candidate atomically below a base: ``<destination>/v=<UTC>-<hash>`` with manifest and ``_SUCCESS``.
 
@@ -203,6 +211,7 @@ class CheckpointPublishOperator(BaseOperator):
 
     :param from_task: task id of the aggregation.
     :param evaluation_task: task id of the evaluation, if any.
+    :param export_task: task id of the export, if any; its SavedModel is published with the checkpoint.
     :param metric: name of the metric that decides; by default the only one.
     :param mode: ``min`` or ``max``.
     :param destination: base URI, the same for all runs.
@@ -219,6 +228,7 @@ class CheckpointPublishOperator(BaseOperator):
         destination: str,
         from_task: str = "aggregate_checkpoints",
         evaluation_task: str | None = None,
+        export_task: str | None = None,
         metric: str | None = None,
         mode: str = "min",
         hdfs_conn_id: str | None = None,
@@ -230,6 +240,7 @@ class CheckpointPublishOperator(BaseOperator):
         self.destination = destination
         self.from_task = from_task
         self.evaluation_task = evaluation_task
+        self.export_task = export_task
         self.metric = metric
         self.mode = mode
         self.hdfs_conn_id = hdfs_conn_id
@@ -247,9 +258,13 @@ class CheckpointPublishOperator(BaseOperator):
                 self._check_start(name, aggregated.get("same_start"))
             run, settings = TaskRun.from_context(context), load_settings()
             prefix = aggregated["candidates"][name]
-            local = collect(prefix, run.folders(settings).root / f"{self.task_id}--model")
+            exported = self._exported(ti, name)
+            saved_model = Path(exported["folder"]) if exported else None
+            local = collect(prefix, run.folders(settings).root / f"{self.task_id}--model", saved_model)
             metrics = (evaluation or {}).get("candidates", {}).get(name, {})
             manifest = self._manifest(context, run, settings, aggregated, name, metrics, evaluation or {}, local)
+            if exported:
+                manifest.origin["signatures"] = exported["signatures"]
             version = version_name(context["dag_run"].run_after, run)
             uri = publish(
                 local,
@@ -261,7 +276,8 @@ class CheckpointPublishOperator(BaseOperator):
             )
             self.log.info("published %s (%s %s)", uri, name, metrics)
             step = manifest.origin["step"]
-            self._announce(context, {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest})
+            event = {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest}
+            self._announce(context, event | ({"saved_model": f"{uri}/{SAVED_MODEL}"} if exported else {}))
             self._apply_retention()
             return {
                 "uri": uri,
@@ -270,6 +286,16 @@ class CheckpointPublishOperator(BaseOperator):
                 "baselines": (evaluation or {}).get("baselines", {}),
                 "step": step,
             }
+
+    def _exported(self, ti: Any, name: str) -> dict[str, Any] | None:  # noqa: ANN401 (Airflow's own)
+        """Return what the export task made of the candidate ``name``, None where nothing is exported."""
+        if self.export_task is None:
+            return None
+        exported: dict[str, Any] | None = ti.xcom_pull(task_ids=self.export_task)
+        if not exported or exported["candidate"] != name:
+            why = f"it was made of {exported['candidate']}, and {name} is published" if exported else "it left nothing"
+            raise CheckpointError(f"task {self.export_task!r} has no export for this run", why, "Clear it.")
+        return exported
 
     def _manifest(
         self,
@@ -288,7 +314,7 @@ class CheckpointPublishOperator(BaseOperator):
         entrypoint = str(_argument(dag, task_id, "entrypoint", ""))
         return PublishManifest(
             fence=int(aggregated["fence"]),
-            digest=digest(run.dag_id, run.run_id, json.dumps(files, sort_keys=True)),
+            digest=_digest(run, files),
             files=files,
             metrics=metrics,
             origin={

@@ -19,10 +19,11 @@ from airflow_tf.hooks.devices import DEVICE_FIELDS
 from airflow_tf.hooks.initial import LATEST
 from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, CheckpointPublishOperator
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
+from airflow_tf.operators.export import CheckpointExportOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.dag_fields import to_param
 from airflow_tf.pipeline.declaration import Loaded, load_declaration
-from airflow_tf.pipeline.models import Declaration, EvaluateSpec, KeepSpec, Spec
+from airflow_tf.pipeline.models import Declaration, EvaluateSpec, ExportSpec, KeepSpec, Spec
 from airflow_tf.sensors.devices import DeviceAvailabilitySensor
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 
@@ -39,7 +40,7 @@ def load_dag(file: Path) -> DAG:
 
 
 def build_dag(loaded: Loaded) -> DAG:
-    """Build the DAG: stage inputs, reserve devices, train, aggregate, evaluate, publish, as far as declared.
+    """Build the DAG: stage inputs, reserve devices, train, aggregate, evaluate, export, publish, as far as declared.
 
     The same file gives the same DAG, down to its serialised form: Airflow makes a new version of it only on change.
     """
@@ -58,6 +59,8 @@ def build_dag(loaded: Loaded) -> DAG:
             steps.append(_aggregate(declaration))
         if declaration.evaluate:
             steps.append(_evaluate(declaration))
+        if declaration.checkpoints.export:
+            steps.append(_export(declaration, declaration.checkpoints.export))
         if declaration.checkpoints.publish:
             steps.append(_publish(declaration, declaration.checkpoints.publish))
         for before, after in pairwise(steps):
@@ -224,6 +227,18 @@ def _evaluate(declaration: Declaration) -> CheckpointEvaluateOperator:
     )
 
 
+def _export(declaration: Declaration, spec: ExportSpec) -> CheckpointExportOperator:
+    return CheckpointExportOperator(
+        task_id="export",
+        from_task="aggregate_checkpoints",
+        entrypoint=spec.entrypoint,
+        inputs=_inputs(declaration, list(declaration.inputs)),
+        **_given(spec, "arguments"),
+        **_given(declaration.train, "environment", "api", "python"),
+        **_judged(declaration.evaluate),
+    )
+
+
 def _publish(declaration: Declaration, base: str) -> CheckpointPublishOperator:
     checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
     return CheckpointPublishOperator(
@@ -232,6 +247,7 @@ def _publish(declaration: Declaration, base: str) -> CheckpointPublishOperator:
         destination=base,
         hdfs_conn_id=checkpoints.hdfs_conn_id or declaration.hdfs_conn_id,
         outlets=[Asset(f"{declaration.dag_id}_model" if is_template(base) else base.rstrip("/"))],
+        export_task="export" if checkpoints.export else None,
         **_keep(checkpoints.keep),
         **_judged(evaluate),
     )

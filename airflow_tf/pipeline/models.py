@@ -126,6 +126,13 @@ class EvaluateSpec(Spec):
     inputs: list[Text] | None = None
 
 
+class ExportSpec(Spec):
+    """The program that makes a SavedModel of the checkpoint that will be published, on the CPU."""
+
+    entrypoint: Entrypoint
+    arguments: Arguments = {}
+
+
 class KeepSpec(Spec):
     """Which published versions are kept; what no rule keeps is removed. Without this all are."""
 
@@ -162,6 +169,7 @@ class CheckpointsSpec(Spec):
     initial_checkpoint: Templated | None = None
     fresh: Annotated[bool, ReadAtParse] = False
     allow_from_scratch: Annotated[bool, ReadAtParse] = False
+    export: ExportSpec | None = None
     publish: StaticUri | None = None
     keep: KeepSpec | None = None
     hdfs_conn_id: Text | None = None

@@ -137,6 +137,9 @@ _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] 
     _params: (("params",), ("schedule",)),
     _evaluated_inputs: (("inputs",), ("evaluate", "inputs")),
     _strategy: (
+    if checkpoints.export and not checkpoints.publish:
+        todo = "Add 'publish', or remove this."
+        yield Conflict(("checkpoints", "export"), "it is published with the checkpoint, and nothing is", todo=todo)
         ("train", "strategy"),
         ("train", "roles"),
         ("train", "success"),

@@ -11,6 +11,7 @@ from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry
 from airflow_tf.core.errors import CheckpointError, DeclarationError
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
 from airflow_tf.operators.checkpoint import CheckpointAggregateOperator
+from airflow_tf.operators.local_program import LocalProgram
 from airflow_tf.operators.soup import LocalEvaluation
 
 METRICS = {
@@ -141,8 +142,8 @@ with open(os.environ["AIRFLOW_TF_EVALUATION_FILE"], "w") as file:
 
 def evaluation(tmp_path, program, **changes):
     (tmp_path / "evaluate.py").write_text(program)
-    options = {"entrypoint": "evaluate.py", "arguments": {"rows": 3}, "inputs": {"holdout": "/data"}}
-    return LocalEvaluation(dag_folder=tmp_path, folder=tmp_path / "evaluations", **(options | changes))
+    options = {"entrypoint": "evaluate.py", "arguments": {"rows": 3}, "inputs": {"holdout": "/data"}} | changes
+    return LocalEvaluation(LocalProgram("evaluation", dag_folder=tmp_path, **options), tmp_path / "evaluations")
 
 
 def test_the_evaluation_program_runs_as_in_a_task_of_its_own(tmp_path):

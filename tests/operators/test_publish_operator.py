@@ -40,12 +40,12 @@ def publish(settings, monkeypatch, tmp_path, base, candidate):
     train = types.SimpleNamespace(is_mapped=True, partial_kwargs={"entrypoint": "train.py", "session_config": {"a": 1}})
     dag = types.SimpleNamespace(fileloc=str(tmp_path / "dag.py"), get_task=lambda _task_id: train)
 
-    def call(day=1, fences=(3,), aggregated=None, evaluation=None, **options):
+    def call(day=1, fences=(3,), aggregated=None, evaluation=None, exported=None, **options):
         records = {n: types.SimpleNamespace(fence=fence) for n, fence in enumerate(fences)}
         ledger = types.SimpleNamespace(ledger_id="x", replicas=lambda _key: records)
         monkeypatch.setattr(module, "open_ledger", lambda _settings: ledger)
         found = {"candidates": {"average": candidate}, "chosen": "average", "method": "average", "fence": 3}
-        pulled = {"aggregate_checkpoints": found | (aggregated or {}), "evaluate": evaluation}
+        pulled = {"aggregate_checkpoints": found | (aggregated or {}), "evaluate": evaluation, "export": exported}
         asset = Asset(f"file://{base}")
         ti = types.SimpleNamespace(
             dag_id="dag", task_id="publish", run_id=f"run {day}", id="id", try_number=1, max_tries=0, map_index=None,
@@ -57,6 +57,7 @@ def publish(settings, monkeypatch, tmp_path, base, candidate):
             destination=f"file://{base}",
             outlets=[asset],
             evaluation_task="evaluate" if evaluation else None,
+            export_task="export" if exported else None,
             **options,
         )
         context = {
@@ -108,6 +109,30 @@ def test_an_average_of_replicas_that_began_unlike_needs_an_evaluation(publish, b
     evaluation = {"candidates": {"average": {"mae": 1.0}}, "baselines": {}}
     result, _ = publish(aggregated={"same_start": False}, evaluation=evaluation)
     assert result["metrics"] == {"mae": 1.0}
+
+
+def exported_model(folder, content, candidate="average"):
+    folder.mkdir()
+    (folder / "saved_model.pb").write_bytes(content)
+    return {"candidate": candidate, "folder": str(folder), "signatures": {"serving_default": {}}}
+
+
+def test_an_export_is_published_with_its_checkpoint_and_named_in_the_event(publish, base, tmp_path):
+    first, extra = publish(exported=exported_model(tmp_path / "export", b"graph"))
+    folder = Path(first["uri"].removeprefix("file://"))
+    assert (folder / "saved_model" / "saved_model.pb").read_bytes() == b"graph"
+    assert json.loads((folder / "manifest.json").read_text())["origin"]["signatures"] == {"serving_default": {}}
+    assert extra["saved_model"] == f"{first['uri']}/saved_model"
+    again, _ = publish(exported=exported_model(tmp_path / "exported-again", b"other bytes of the same model"))
+    assert again["uri"] == first["uri"]
+    assert (folder / "saved_model" / "saved_model.pb").read_bytes() == b"graph"
+
+
+def test_an_export_of_another_candidate_is_not_published(publish, base, tmp_path):
+    exported = exported_model(tmp_path / "export", b"graph", candidate="replica-0")
+    with pytest.raises(AirflowFailException, match="it was made of replica-0, and average is published"):
+        publish(exported=exported)
+    assert not base.exists()
 
 
 def test_old_versions_are_marked_when_no_rule_keeps_them(publish, base):

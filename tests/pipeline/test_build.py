@@ -203,3 +203,15 @@ def test_checkpoints_section_reaches_the_operators(tmp_path):
         "hdfs_conn_id": "cluster",
     }
     assert train["fresh"] is True
+
+
+def test_an_export_comes_between_the_choice_and_the_publication(tmp_path):
+    text = changed(
+        "  aggregate: average\n", "  aggregate: average\n  export: {entrypoint: train.py, arguments: {a: 1}}\n"
+    )
+    dag = load_dag(write(tmp_path, text))
+    export, publish = dag.get_task("export"), dag.get_task("publish")
+    assert (export.upstream_task_ids, export.downstream_task_ids) == ({"evaluate"}, {"publish"})
+    assert (export.entrypoint, export.arguments) == (str(tmp_path / "train.py"), {"a": 1})
+    assert (export.evaluation_task, export.metric, export.mode) == ("evaluate", "mae", "min")
+    assert publish.export_task == "export"
