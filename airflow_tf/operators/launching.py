@@ -34,7 +34,7 @@ from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
-from airflow_tf.storage.client import shard
+from airflow_tf.storage.sharding import shard
 
 log = logging.getLogger(__name__)
 
@@ -282,9 +282,9 @@ class LaunchingOperator(DeviceSeeker):
         """Return name -> folder as the replica sees it."""
         found = {name: each.folder for name, each in staged.items()}
         for name, declared in (self.inputs or {}).items():
-            if declared.get("shard"):
+            if way := declared.get("shard"):
                 target = folders.root / "shards" / name / f"{launch.replica}-of-{launch.count}"
-                found[name] = str(shard(staged[name], launch.replica, launch.count, target))
+                found[name] = str(shard(staged[name], launch.replica, launch.count, target, way))
         return found
 
 

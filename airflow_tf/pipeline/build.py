@@ -25,6 +25,7 @@ from airflow_tf.pipeline.dag_fields import to_param
 from airflow_tf.pipeline.declaration import Loaded, load_declaration
 from airflow_tf.pipeline.models import Declaration, EvaluateSpec, ExportSpec, KeepSpec, Spec
 from airflow_tf.sensors.devices import DeviceAvailabilitySensor
+from airflow_tf.storage.sharding import FILES
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 
 _OF_ONE_REPLICA = [name for name in DEVICE_FIELDS if name not in {"per_replica", "per_host", "time_limit"}]
@@ -92,6 +93,7 @@ def _stage(declaration: Declaration) -> TaskGroup:
                 hdfs_conn_id=spec.hdfs_conn_id or declaration.hdfs_conn_id,
                 check=spec.check.model_dump(exclude_unset=True) if spec.check else None,
                 replicas=declaration.devices.count if spec.shard else 1,
+                shard=spec.shard or FILES,
             )
     return group
 

@@ -56,11 +56,11 @@ class CheckSpec(Spec):
 
 
 class InputSpec(Spec):
-    """One staged input. ``shard: files`` gives each replica its share of the files instead of all of them."""
+    """One staged input. With ``shard`` each replica gets its share of it instead of all."""
 
     uri: RunUri
     hdfs_conn_id: Text | None = None
-    shard: Annotated[Literal["files"] | None, ReadAtParse] = None
+    shard: Annotated[Literal["files", "lines", "lines_with_header", "records"] | None, ReadAtParse] = None
     check: CheckSpec | None = None
 
 

@@ -70,6 +70,17 @@ def _evaluated_inputs(declaration: Declaration) -> Iterator[Conflict]:
             yield Conflict(("evaluate", "inputs", index), f"{name!r} is not declared under 'inputs'", todo=todo)
 
 
+def _shards(declaration: Declaration) -> Iterator[Conflict]:
+    for name, spec in declaration.inputs.items():
+        header = spec.check.header if spec.check and "header" in spec.check.model_fields_set else None
+        if spec.shard == "lines" and header:
+            todo = "Write lines_with_header: each share then begins with the header."
+            yield Conflict(("inputs", name, "shard"), "it cannot be lines", "the check names a header", todo)
+        if spec.shard == "lines_with_header" and header is False:
+            why = "the check says that the files have no header"
+            yield Conflict(("inputs", name, "shard"), "it cannot be lines_with_header", why, "Write lines.")
+
+
 def _strategy(declaration: Declaration) -> Iterator[Conflict]:
     train, count, method = declaration.train, declaration.devices.count, declaration.checkpoints.aggregate
     where: DataPath = ("train", "roles") if train.roles is not None else ("train", "strategy")
@@ -139,6 +150,7 @@ _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] 
     _strategy: (
     if checkpoints.export and not checkpoints.publish:
         todo = "Add 'publish', or remove this."
+    _shards: (("inputs",),),
         yield Conflict(("checkpoints", "export"), "it is published with the checkpoint, and nothing is", todo=todo)
         ("train", "strategy"),
         ("train", "roles"),

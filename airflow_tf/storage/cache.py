@@ -28,7 +28,7 @@ from airflow_tf.storage.cache_entries import cache_entries, checksum, removable
 
 _POLL_SECONDS = 0.1
 _MOST_ROUNDS = 100
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _JOURNAL = ".done"
 
 Fill = Callable[[IO[bytes], Path], int]
@@ -177,7 +177,7 @@ class Cache:
             except BaseException as error:
                 if not (_may_continue(error) and journal.exists()):
                     self._drop_partial(key)
-                if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                if isinstance(error, OSError) and error.errno in NO_SPACE:
                     raise self._no_space(size, free_bytes(self._folder)) from error
                 raise
         return Entry(entry, crc32c, was_cached=False)

@@ -17,12 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from airflow_tf.core.errors import DeclarationError, StorageError, StorageUnavailableError, from_payload
+from airflow_tf.core.errors import StorageError, StorageUnavailableError, from_payload
 from airflow_tf.core.manifest import Measured, PublishManifest, StagedInput
 from airflow_tf.core.retention import Keep
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import Uri
-from airflow_tf.storage.cache import link_or_copy
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.staging import already_staged, building_path, manifest_path
 from airflow_tf.storage.versions import GRACE_SECONDS
@@ -144,60 +143,6 @@ def measure(uri: str, *, options: StorageOptions, cache_dir: Path, stall_seconds
     """Count what :func:`stage` would copy, and what of it is cached; raises as it does, and writes nothing."""
     job = {"cache_dir": str(cache_dir)}
     return Measured(**_run_mover("measure", uri, options, job, lambda _text: None, stall_seconds))
-
-
-def shard(staged: StagedInput, index: int, count: int, folder: Path) -> Path:
-    """Fill ``folder`` with links to the files of replica ``index`` of ``count`` and return it.
-
-    Every file belongs to one replica. The largest files are dealt first, each to the replica that has the fewest
-    bytes, so the shares are even and the same on every call. A folder that holds its share already is left alone: a
-    running replica may be reading it.
-
-    :raises DeclarationError: if there are fewer files than replicas.
-    """
-    check_shares(staged, count)
-    share = _share(staged, index, count)
-    if _holds(folder, staged, share):
-        return folder
-    building = building_path(folder)
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(mode=0o700, parents=True)
-    for name in share:
-        link_or_copy(Path(staged.folder) / name, building / name)
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
-    return folder
-
-
-def check_shares(staged: StagedInput, count: int) -> None:
-    """Refuse to share fewer files than there are replicas: some would have nothing to train on.
-
-    :raises DeclarationError: if so.
-    """
-    if len(staged.files) < count:
-        raise DeclarationError(
-            f"{staged.source} cannot be shared among {count} replicas",
-            f"it has {len(staged.files)} files and a file is never split",
-            "Write it as more files, use fewer replicas, or leave `shard` out so that each replica gets all.",
-        )
-
-
-def _share(staged: StagedInput, index: int, count: int) -> set[str]:
-    """Return the names of the files of one replica."""
-    loads: list[int] = [0] * count
-    share = set()
-    for file in sorted(staged.files, key=lambda entry: (-entry.size, entry.name)):
-        chosen = loads.index(min(loads))
-        loads[chosen] += max(file.size, 1)  # empty files are dealt in turn as well
-        if chosen == index:
-            share.add(file.name)
-    return share
-
-
-def _holds(folder: Path, staged: StagedInput, share: set[str]) -> bool:
-    """Tell whether ``folder`` holds just the files of ``share``, as they are staged."""
-    there = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return there.keys() == share and all(path.samefile(Path(staged.folder) / name) for name, path in there.items())
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,19 +15,18 @@ from typing import IO, Any
 
 import google_crc32c
 
+from airflow_tf.core.checkpoint.wire import mask
 from airflow_tf.core.codecs import HEAD_BYTES, compression_of
 from airflow_tf.core.csv_rows import COLUMN_TYPES, BadRowError, Field, hint, inferred, parse_row, why_not
 from airflow_tf.core.errors import DeclarationError, InputError
 from airflow_tf.storage.base import CHUNK_BYTES
+from airflow_tf.storage.records import CRC, FRAME_BYTES, data_length
 
 FORMATS = ("auto", "csv", "records", "any")
 
 _SAMPLE = 1000
 _MOST_PROBLEMS = 20
 _LONGEST_LINE_BYTES = 16 << 20
-_HEAD = struct.Struct("<QI")
-_CRC = struct.Struct("<I")
-_MASK = 0xA282EAD8
 _BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 _UTF8_BOM = b"\xef\xbb\xbf"
 
@@ -117,7 +115,7 @@ def _check_file(path: Path, name: str, check: InputCheck, schema: _Schema, findi
         if not file.peek(1):
             findings.empty_files += 1
             return
-        kind = check.format if check.format != "auto" else _told(file.peek(_HEAD.size), name)
+        kind = check.format if check.format != "auto" else _told(file.peek(FRAME_BYTES), name)
         if kind == "records":
             _Records(file, name, findings, full=check.full).check()
         elif kind == "csv":
@@ -156,16 +154,9 @@ class _Inflating(io.RawIOBase):
 
 
 def _told(head: bytes, name: str) -> str:
-    if len(head) >= _HEAD.size:
-        length, crc = _HEAD.unpack_from(head)
-        if crc == masked(google_crc32c.value(head[: _HEAD.size - _CRC.size])) and length:
-            return "records"
+    if data_length(head):
+        return "records"
     return "csv" if ".csv" in name.lower() else "any"
-
-
-def masked(crc32c: int) -> int:
-    """Return a CRC32C as the TFRecord format stores it."""
-    return ((crc32c >> 15 | crc32c << 17) + _MASK) & 0xFFFFFFFF
 
 
 class _Records:
@@ -176,14 +167,14 @@ class _Records:
         self._number = self._offset = 0
 
     def check(self) -> None:
-        while head := self._file.read(_HEAD.size):
-            if len(head) < _HEAD.size:
+        while head := self._file.read(FRAME_BYTES):
+            if len(head) < FRAME_BYTES:
                 raise self._problem("the header is cut")
-            length, crc = _HEAD.unpack(head)
-            if crc != masked(google_crc32c.value(head[: _HEAD.size - _CRC.size])):
+            length = data_length(head)
+            if length is None:
                 raise self._problem("the header is damaged, or this is no TFRecord file")
             self._check_data(length)
-            self._offset += _HEAD.size + length + _CRC.size
+            self._offset += FRAME_BYTES + length + CRC.size
             self._number += 1
             self._findings.records += 1
 
@@ -196,10 +187,10 @@ class _Records:
             if self._full or self._number < _SAMPLE:
                 crc32c = google_crc32c.extend(crc32c, chunk)
             left -= len(chunk)
-        tail = self._file.read(_CRC.size)
-        if len(tail) < _CRC.size:
+        tail = self._file.read(CRC.size)
+        if len(tail) < CRC.size:
             raise self._problem("the record is cut")
-        if (self._full or self._number < _SAMPLE) and _CRC.unpack(tail)[0] != masked(crc32c):
+        if (self._full or self._number < _SAMPLE) and CRC.unpack(tail)[0] != mask(crc32c):
             raise self._problem("the record's bytes do not have its checksum")
 
     def _problem(self, why: str) -> InputError:

@@ -12,8 +12,8 @@ from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
-from airflow_tf.storage.client import check_shares
 from airflow_tf.storage.input_check import InputCheck, check_input
+from airflow_tf.storage.sharding import FILES, check_shares
 from airflow_tf.storage.staging import manifest_path
 from airflow_tf.transfers.lineage import staging_lineage
 
@@ -33,7 +33,8 @@ class HdfsToLocalOperator(BaseOperator):
     :param hdfs_conn_id: connection of type ``hdfs_native`` or ``webhdfs``; None: the URI alone.
     :param check: what the content must be, as keys of :class:`~airflow_tf.storage.input_check.InputCheck`; None: it is
         not looked at.
-    :param replicas: among how many replicas the files are to be shared; fewer files than that are refused here.
+    :param replicas: among how many replicas the input is to be shared; if one would get nothing, it is refused here.
+    :param shard: how it is to be shared: ``files``, ``lines``, ``lines_with_header`` or ``records``.
     """
 
     template_fields: Sequence[str] = ("source", "hdfs_conn_id", "check")
@@ -46,6 +47,7 @@ class HdfsToLocalOperator(BaseOperator):
         hdfs_conn_id: str | None = None,
         check: dict[str, Any] | None = None,
         replicas: int = 1,
+        shard: str = FILES,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -54,6 +56,7 @@ class HdfsToLocalOperator(BaseOperator):
         self.hdfs_conn_id = hdfs_conn_id
         self.check = check
         self.replicas = replicas
+        self.shard = shard
         self._staged: StagedInput | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class HdfsToLocalOperator(BaseOperator):
         )
         if staged.skipped:
             self.log.info("%s side files were left out, such as %s", len(staged.skipped), staged.skipped[0])
-        check_shares(staged, self.replicas)
+        check_shares(staged, self.replicas, self.shard)
         self._staged = staged
         summary = staged.summary() | {"manifest": str(manifest_path(Path(staged.folder)))}
         if check:

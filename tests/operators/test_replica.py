@@ -216,7 +216,7 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
 
     monkeypatch.setattr(launching, "read_all", look)
     monkeypatch.setattr(staging, "ensure_staged", stage)
-    monkeypatch.setattr(launching, "shard", lambda staged, replica, count, _: f"{staged.folder}/{replica}-of-{count}")
+    monkeypatch.setattr(launching, "shard", lambda staged, replica, count, *_: f"{staged.folder}/{replica}-of-{count}")
     monkeypatch.setattr(launching.LaunchingOperator, "_rendered_for", lambda *_: dict.fromkeys(launching._PER_REPLICA))
     inputs = {"all": {"source": "a"}, "part": {"source": "b", "shard": "files"}}
     task = TensorFlowTrainOperator(

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from airflow_tf.core.manifest import StagedFile, StagedInput
 from airflow_tf.storage.base import FileInfo, Uri
-from airflow_tf.storage.client import _share
 from airflow_tf.storage.globs import select
 
 NAMES = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1).filter(
@@ -24,17 +23,6 @@ def staged(sizes: dict[str, int]) -> StagedInput:
 @given(SIZES)
 def test_a_manifest_is_read_as_it_was_written(sizes: dict[str, int]) -> None:
     assert StagedInput.loads(staged(sizes).dumps()) == staged(sizes)
-
-
-@given(SIZES, st.integers(1, 20))
-def test_every_file_has_one_replica_and_no_two_shares_differ_by_more_than_a_file(
-    sizes: dict[str, int], count: int
-) -> None:
-    shares = [_share(staged(sizes), index, count) for index in range(count)]
-    assert sorted(name for share in shares for name in share) == sorted(sizes)
-    loads = [sum(max(sizes[name], 1) for name in share) for share in shares]
-    assert max(loads) - min(loads) <= max(*sizes.values(), 1)
-    assert all(shares) or len(sizes) < count
 
 
 class Listed:

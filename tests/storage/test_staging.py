@@ -24,6 +24,7 @@ from airflow_tf.storage.cache import Cache, boot_id, free_bytes
 from airflow_tf.storage.local import LocalFileSystem
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
+from airflow_tf.storage.sharding import shard
 from airflow_tf.storage.staging import Stager, manifest_path
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 from tests.storage.storage_helpers import Staging
@@ -195,16 +196,16 @@ def test_a_source_that_changes_meanwhile_is_copied_again_once(tmp_path: Path, so
 def test_shards_are_disjoint_even_and_stable(staging: Staging, source: Path, tmp_path: Path) -> None:
     fill(source, {"a/1": 50, "a/2": 40, "b/3": 30, "b/4": 20, "5": 10, "6": 0})
     staged = staging(source.as_uri())
-    folders = [client.shard(staged, index, 2, tmp_path / "shards" / f"{index}-of-2") for index in range(2)]
+    folders = [shard(staged, index, 2, tmp_path / "shards" / f"{index}-of-2") for index in range(2)]
     shares = [{str(p.relative_to(f)): p.stat().st_size for p in f.rglob("*") if p.is_file()} for f in folders]
     assert shares[0].keys() | shares[1].keys() == {file.name for file in staged.files}
     assert not shares[0].keys() & shares[1].keys()
     assert [sum(share.values()) for share in shares] == [80, 70]
     before = folders[0].stat().st_ino
-    client.shard(staged, 0, 2, folders[0])
+    shard(staged, 0, 2, folders[0])
     assert folders[0].stat().st_ino == before
     (folders[0] / "stranger").write_bytes(b"x")
-    client.shard(staged, 0, 2, folders[0])
+    shard(staged, 0, 2, folders[0])
     assert not (folders[0] / "stranger").exists()
 
 
@@ -212,7 +213,7 @@ def test_fewer_files_than_replicas_is_an_error(staging: Staging, source: Path, t
     fill(source, {"1": 10, "2": 10})
     staged = staging(source.as_uri())
     with pytest.raises(DeclarationError, match="cannot be shared among 3 replicas: it has 2 files"):
-        client.shard(staged, 0, 3, tmp_path / "shard")
+        shard(staged, 0, 3, tmp_path / "shard")
 
 
 def test_progress_is_a_line_for_people() -> None:
