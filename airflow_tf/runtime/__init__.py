@@ -2,7 +2,8 @@
 
 ``context()`` and ``strategy()`` are for users' programs; neither is needed by a program that reads its environment.
 ``csv_dataset``, ``records_dataset``, ``convert_csv`` and ``blocks_dataset`` read staged files; their modules import
-TensorFlow and are loaded when they are first asked for.
+TensorFlow and are loaded when they are first asked for. ``on_stop``, ``stop_requested``, ``SaveOnStop`` and
+``StopHook`` use the time that a stop leaves for one more checkpoint.
 """
 
 from __future__ import annotations
@@ -11,21 +12,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from airflow_tf.runtime.context import RunContext, context
+from airflow_tf.runtime.stopping import STOPPED, on_stop, stop_requested
 from airflow_tf.runtime.strategies import strategy
 from airflow_tf.runtime.strategies.limits import Limits
 
 if TYPE_CHECKING:
     from airflow_tf.runtime.reading import csv_dataset, records_dataset
     from airflow_tf.runtime.reading_blocks import blocks_dataset, convert_csv
+    from airflow_tf.runtime.stop_hooks import SaveOnStop, StopHook
 
 __all__ = [
+    "STOPPED",
     "Limits",
     "RunContext",
+    "SaveOnStop",
+    "StopHook",
     "blocks_dataset",
     "context",
     "convert_csv",
     "csv_dataset",
+    "on_stop",
     "records_dataset",
+    "stop_requested",
     "strategy",
 ]
 
@@ -34,6 +42,8 @@ _LATE = {
     "records_dataset": "reading",
     "blocks_dataset": "reading_blocks",
     "convert_csv": "reading_blocks",
+    "SaveOnStop": "stop_hooks",
+    "StopHook": "stop_hooks",
 }
 
 
