@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, Member
@@ -128,13 +128,21 @@ def confirm(work: Transaction, members: Sequence[Member], supervisor_pid: int) -
     }
     if work.change(statements.CONFIRM, *(_name(member) | values for member in members)) != len(members):
         for member in members:
-            _check_confirmed(work.session, member, supervisor_pid)
+            _check_confirmed(work.session, clock, member, supervisor_pid)
 
 
-def _check_confirmed(session: Session, member: Member, supervisor_pid: int) -> None:
-    """Accept what was confirmed before: the answer to an earlier call was lost."""
+def _check_confirmed(session: Session, clock: Clock, member: Member, supervisor_pid: int) -> None:
+    """Accept what was confirmed before: the answer to an earlier call was lost.
+
+    Not where it has been used since: the same pid was then that of a supervisor that has died and is not swept yet.
+    """
     row = find_live(session, member)
-    if row is not None and row.state == MemberState.CONFIRMED.value and row.supervisor_pid == supervisor_pid:
+    if (
+        row is not None
+        and (row.state, row.supervisor_pid) == (MemberState.CONFIRMED.value, supervisor_pid)
+        and not session.scalar(select(exists().where(AttemptEntry.member_id == row.id)))
+    ):
+        row.confirmed_seconds = clock.host_now()
         return
     state = row.state if row is not None and row.state != MemberState.RESERVED.value else _last_state(session, member)
     raise LedgerError(

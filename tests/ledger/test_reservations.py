@@ -160,6 +160,27 @@ def test_confirming_twice_is_fine_for_the_same_supervisor_only(reserve, ledger):
         ledger.confirm(member, 2)
 
 
+def test_what_a_dead_supervisor_used_is_not_confirmed_by_another_that_has_its_pid(reserve, ledger, gang):
+    key = gang("flights")
+    (member,) = reserve("flights", [0], devices(1)).members
+    ledger.confirm(member, 4711)
+    ledger.open_gang(key, 1, "/run")
+    ledger.enter(key, 0, View("ti", 1, 1))
+    ledger.start_attempt(key, 0, 1, member, "token")
+    with pytest.raises(LedgerError, match="it is confirmed"):
+        ledger.confirm(member, 4711)
+    assert ledger.replicas(key)[0].outcome is None
+
+
+def test_what_is_confirmed_again_is_no_older_than_who_confirmed_it(reserve, ledger, time):
+    (member,) = reserve("flights", [0], devices(1)).members
+    ledger.confirm(member, 4711)
+    time.seconds += 7  # in which it died and another got its pid
+    ledger.confirm(member, 4711)
+    (found,) = ledger.confirmed_on(HOST)
+    assert found.confirmed_seconds == 1007.0
+
+
 def test_confirming_what_was_released_or_never_was_is_refused(reserve, ledger):
     (member,) = reserve("flights", [0], devices(1)).members
     ledger.release(member)

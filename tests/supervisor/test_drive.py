@@ -89,6 +89,7 @@ class FakeHost:
 
     async def record_end(self, launch: ReplicaLaunch, outcome: Outcome) -> None:
         assert launch.attempt
+        assert launch.replica not in self.freed, "nobody would record its end if its supervisor died in between"
         self.recorded.append(outcome)
 
     async def get_ready(self, launch: ReplicaLaunch) -> None:
@@ -280,3 +281,15 @@ def test_an_attempt_of_which_not_all_could_be_recorded_ends_for_those_that_were(
         (AttemptState.LOST, ExitCause.INFRASTRUCTURE)
     ]
     assert case.host.freed == {0: True, 1: True}
+
+
+def test_an_attempt_whose_folder_cannot_be_made_is_recorded_as_lost(tmp_path: Path) -> None:
+    (tmp_path / "replica-0").write_text("where its folder belongs")
+
+    async def act(_case: Case) -> None:
+        return
+
+    case = drive(lambda: Case(tmp_path, 1), act)
+    assert "NotADirectoryError" in case.views[0].messages[0]["error"]["why"]
+    assert [outcome.state for outcome in case.host.recorded] == [AttemptState.LOST]
+    assert case.host.freed == {0: True}

@@ -27,7 +27,7 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MARKED_REASON, ExitCause, MemberState
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import open_ledger
-from airflow_tf.ledger.schema import Base, HoldingEntry
+from airflow_tf.ledger.schema import LIVE, RUNNING, AttemptEntry, Base, HoldingEntry, MemberEntry
 from airflow_tf.supervisor.acquire import acquire, take_devices, usable_members
 from airflow_tf.supervisor.protocol import Attach
 from airflow_tf.testing.postgres import PostgresServer
@@ -308,6 +308,7 @@ class Model(RuleBasedStateMachine):
         self.nobody_ends_what_a_living_supervisor_runs()
         self.what_is_over_is_given_back()
         self.no_device_is_given_twice()
+        self.no_attempt_runs_without_its_devices()
 
     def no_device_has_two_users(self) -> None:
         used: Counter[tuple[str, str]] = Counter()
@@ -336,6 +337,13 @@ class Model(RuleBasedStateMachine):
             for host, uuid, percent in installation.ledger.read(lambda session, _: session.execute(parts).all()):  # noqa: B023 (called at once)
                 given[host, uuid] += percent
             assert all(percent <= 100 for percent in given.values()), given
+
+    def no_attempt_runs_without_its_devices(self) -> None:
+        """An attempt that has not ended is ended when its devices are taken back: none may have none."""
+        running = select(AttemptEntry).join(MemberEntry).where(AttemptEntry.state.in_(RUNNING))
+        query = running.where(MemberEntry.state.not_in(LIVE)).with_only_columns(AttemptEntry.token)
+        for installation in self.world.installations:
+            assert installation.ledger.read(lambda session, _: session.scalars(query).all()) == []
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
