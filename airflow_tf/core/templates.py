@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -58,25 +59,31 @@ def render(value: Any, context: Mapping[str, Any], path: str = "") -> Any:  # no
     return _render_text(value, context, path) if is_template(value) else value
 
 
+@functools.lru_cache(maxsize=1024)
+def _parse(text: str) -> nodes.Template:
+    """Parse a template once for all that is asked of it; nobody changes the tree."""
+    return _ENVIRONMENT.parse(text)
+
+
 def check_syntax(text: str, path: str = "") -> None:
     """Parse the template ``text`` without rendering it.
 
     :raises TemplateError: if it is not valid Jinja.
     """
     try:
-        _ENVIRONMENT.parse(text)
+        _parse(text)
     except TemplateSyntaxError as error:
         raise _syntax_error(text, path, error) from error
 
 
 def variables_of(text: str) -> set[str]:
     """Return the names of the variables that the template ``text`` reads."""
-    return meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
+    return meta.find_undeclared_variables(_parse(text))
 
 
 def attributes_of(text: str, variable: str) -> set[str]:
     """Return the attributes of ``variable`` that the template ``text`` reads, as ``x.name`` or ``x["name"]``."""
-    tree = _ENVIRONMENT.parse(text)
+    tree = _parse(text)
     dotted = {node.attr for node in tree.find_all(nodes.Getattr) if _is_named(node.node, variable)}
     keyed = {
         node.arg.value

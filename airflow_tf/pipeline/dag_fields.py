@@ -31,9 +31,10 @@ def _param(value: Any) -> Any:  # noqa: ANN401  returned unchanged
             raise refuse(f"unknown key {key!r}", "a param is its default, or a mapping with these keys", todo)
     try:
         param = to_param(value)
-        Draft202012Validator.check_schema(param.schema)
         if param.has_value:
-            param.resolve()
+            param.resolve()  # checks the schema as well
+        else:
+            Draft202012Validator.check_schema(param.schema)
     except (ParamValidationError, SchemaError) as error:
         todo = "Give a default that its type and limits allow."
         raise refuse("the param contradicts itself", str(error).splitlines()[0], todo) from error

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,27 @@ def load_dags(namespace: MutableMapping[str, Any], loader_file: str, name: str |
 
 
 def _load_folder(folder: Path, wanted: str | None) -> list[DAG]:
-    read = {file: _read(file) for file in sorted(folder.glob(f"*{SUFFIX}"))}
-    if not read:
+    files = sorted(folder.glob(f"*{SUFFIX}"))
+    if not files:
         _log.warning("No declaration (*%s) in %s", SUFFIX, folder)
+    if wanted is not None and (found := _load(_declaring(files, wanted), wanted)):
+        return found
+    return _load(files, wanted)
+
+
+def _declaring(files: Sequence[Path], dag_id: str) -> list[Path]:
+    """Return the files with a line that may declare ``dag_id``: for one task not all need be understood."""
+    line = re.compile(rb"^dag_id\s*:\s*([\"']?)%b\1\s*(#.*)?$" % re.escape(dag_id.encode()), re.MULTILINE)
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):  # is told when it is read as a declaration
+            if line.search(file.read_bytes()):
+                found.append(file)
+    return found
+
+
+def _load(files: Sequence[Path], wanted: str | None) -> list[DAG]:
+    read = {file: _read(file) for file in files}
     owners: dict[str, Path] = {}
     for file, document in read.items():
         if isinstance(document, Document) and (dag_id := _dag_id(document)):

@@ -5,8 +5,9 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions.dag import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tf.pipeline import load_dags
+from airflow_tf.pipeline import load_dags, loader
 from airflow_tf.pipeline.errors import InvalidDeclarationError
+from airflow_tf.pipeline.yaml_reader import read_yaml
 from tests.pipeline.declarations import VALID, changed, write
 
 FOLDER_LOADER = "from airflow_tf.pipeline import load_dags  # airflow dag\n\nload_dags(globals(), __file__)\n"
@@ -92,6 +93,24 @@ def test_an_unexpected_error_hides_only_its_own_dag(tmp_path, monkeypatch):
 def test_only_the_wanted_dag_is_built(tmp_path, wanted):
     for name in "abc":
         write(tmp_path, named(f"dag_{name}"), f"{name}.tf.yaml")
+    wanted("dag_b")
+    assert list(load(tmp_path)) == ["dag_b"]
+
+
+def test_for_a_wanted_dag_only_its_file_is_read(tmp_path, wanted, monkeypatch):
+    for name in ("dag_a", "dag_b", "dag_b2"):
+        write(tmp_path, named(f"{name}  # a comment"), f"{name}.tf.yaml")
+    read = []
+    monkeypatch.setattr(loader, "read_yaml", lambda file: (read.append(file.name), read_yaml(file))[1])
+    wanted("dag_b")
+    assert list(load(tmp_path)) == ["dag_b"]
+    assert read == ["dag_b.tf.yaml"]
+
+
+@pytest.mark.parametrize("line", ["'dag_id': dag_b", "dag_id:\n  dag_b", 'dag_id: "dag_\\x62"', "dag_id: 'dag_b'"])
+def test_a_wanted_dag_is_found_however_its_name_is_written(tmp_path, wanted, line):
+    write(tmp_path, VALID, "dag_a.tf.yaml")
+    write(tmp_path, VALID.replace("dag_id: churn", line), "other.tf.yaml")
     wanted("dag_b")
     assert list(load(tmp_path)) == ["dag_b"]
 
