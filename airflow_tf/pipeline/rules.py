@@ -137,6 +137,9 @@ def _publication(declaration: Declaration) -> Iterator[Conflict]:
         yield Conflict(
             ("checkpoints", "initial_checkpoint"), "nothing is published", why, "Give a URI, or add publish."
         )
+    if checkpoints.export and not checkpoints.publish:
+        todo = "Add 'publish', or remove this."
+        yield Conflict(("checkpoints", "export"), "it is published with the checkpoint, and nothing is", todo=todo)
     if checkpoints.keep and not checkpoints.publish:
         todo = "Add 'publish', or remove this."
         yield Conflict(("checkpoints", "keep"), "it is for what is published, and nothing is", todo=todo)
@@ -147,11 +150,8 @@ def _publication(declaration: Declaration) -> Iterator[Conflict]:
 _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] = {
     _params: (("params",), ("schedule",)),
     _evaluated_inputs: (("inputs",), ("evaluate", "inputs")),
-    _strategy: (
-    if checkpoints.export and not checkpoints.publish:
-        todo = "Add 'publish', or remove this."
     _shards: (("inputs",),),
-        yield Conflict(("checkpoints", "export"), "it is published with the checkpoint, and nothing is", todo=todo)
+    _strategy: (
         ("train", "strategy"),
         ("train", "roles"),
         ("train", "success"),
