@@ -116,6 +116,13 @@ class RunningAirflow:
         names = ("metadatabase", "scheduler", "dag_processor", "triggerer")
         return all(health[name]["status"] == "healthy" for name in names)
 
+    def revive(self) -> None:
+        """Start the parts that are down."""
+        for part in self.parts.values():
+            if not part.is_running:
+                part.start()
+        self.wait_healthy()
+
     def stop(self) -> None:
         for name in reversed(PARTS):  # the api-server goes after those that talk to it, the scheduler last
             self.parts[name].stop(deadline_seconds=30)
@@ -162,6 +169,10 @@ class RunningAirflow:
             "task_ids": [task_id if map_index < 0 else [task_id, map_index]],
         }
         self.request("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
+
+    def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
+        """Set a run's state, as a user does; tasks that run are ended by their next heartbeat."""
+        self.request("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", {"state": state})
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         return str(self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])

@@ -17,7 +17,7 @@ WAITERS_POOL = "waiters"  # of two slots
 
 def make(dag_id, pool="default_pool", method="average", train=None, **sensor):
     params = {"kind": "cpu", "names": "*", "grace": Param(10, type="number")}
-    defaults = {"retries": 10, "retry_delay": dt.timedelta(seconds=3), "pool": pool}
+    defaults = {"retries": 40, "retry_delay": dt.timedelta(seconds=3), "pool": pool}
     devices = {"kind": "{{ params.kind }}", "names": "{{ params.names }}"}
     with DAG(dag_id, schedule=None, params=params, default_args=defaults, max_active_runs=64) as dag:
         reserve = DeviceAvailabilitySensor(

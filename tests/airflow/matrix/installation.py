@@ -19,6 +19,12 @@ TIMINGS = {
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
     "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "0",
+    # A task's supervisor gives up within 20 s of the api-server's silence, before the heartbeat timeout (30 s here), as
+    # it does with Airflow's defaults (75 s, 300 s). Where it outlives its try, its own end, told to the scheduler in one
+    # breath with the failure of the next try, hides that failure, and the next try stays queued (Airflow 3.3.2).
+    "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "2",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN": "0.5",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "0.5",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
 }

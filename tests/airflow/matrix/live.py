@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +92,7 @@ class LiveRun:
 
     def triggers_that_show(self, replica: int) -> int:
         """Return how many triggerers, one after the other, have shown output of a replica in its task's first log."""
-        path = self._log_path("train", 1, replica)
+        path = self.log_path("train", 1, replica)
         return sum("saved" in log.read_text(errors="replace") for log in path.parent.glob(f"{path.name}.trigger.*"))
 
     def open(self, *gates: str) -> None:
@@ -132,10 +133,11 @@ class LiveRun:
 
     def log(self, task_id: str, try_number: int = 1, map_index: int = -1) -> str:
         """The log of a try as it is on disk, also while it runs."""
-        path = self._log_path(task_id, try_number, map_index)
+        path = self.log_path(task_id, try_number, map_index)
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def _log_path(self, task_id: str, try_number: int, map_index: int) -> Path:
+    def log_path(self, task_id: str, try_number: int, map_index: int) -> Path:
+        """Where a try writes its log."""
         folder = self.home.folder / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}" / f"task_id={task_id}"
         folder = folder / f"map_index={map_index}" if map_index >= 0 else folder
         return folder / f"attempt={try_number}.log"
@@ -154,13 +156,21 @@ class LiveRun:
         return pid
 
     def processes(self) -> list[str]:
+        """Every process of the run's gang, in words."""
+        found = []
+        for process in self.live_processes():
+            with contextlib.suppress(psutil.Error):  # it ended a moment ago
+                found.append(f"{process.pid}: {' '.join(process.cmdline())[:120]}")
+        return found
+
+    def live_processes(self) -> list[psutil.Process]:
         """Every process of the run's gang: supervisor, zygote, replicas and what these forked."""
         found = []
         for process in psutil.process_iter():
             try:
                 folder = process.environ().get("AIRFLOW_TF_RUN_FOLDER", "")
                 if Path(folder).is_relative_to(self.folder) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(f"{process.pid}: {' '.join(process.cmdline())[:120]}")
+                    found.append(process)
             except psutil.Error:
                 continue
         return found

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import psutil
 
@@ -24,6 +24,7 @@ from tests.airflow.matrix.cells import (
     Cell,
     Fate,
 )
+from tests.airflow.matrix.failing import explained
 from tests.airflow.matrix.live import AFTERMATH_SECONDS, LiveRun
 from tests.airflow.running import RunningAirflow
 from tests.supervisor.harness import is_alive
@@ -204,16 +205,19 @@ PROGRAMS = {"stubborn-replica": ("stubborn",), "daemon": ("daemon",)}  # files t
 GRACES = {"stubborn-replica": 2.0, "gang-stop-replica-mark-failed": 2.0}
 
 
-def start(airflow: RunningAirflow, cell: Cell) -> LiveRun:
-    """Bring a run into the cell's phase."""
+def run_of(airflow: RunningAirflow, cell: Cell) -> LiveRun:
+    """The cell's run, which is still to be started."""
     dag_id = DAGS.get(cell.event) or DAGS.get(cell.event.partition("-")[0], "matrix")
-    run = LiveRun(airflow, cell.id, dag_id, GRACES.get(cell.event, 10.0))
+    return LiveRun(airflow, cell.id, dag_id, GRACES.get(cell.event, 10.0))
+
+
+def start(run: LiveRun, cell: Cell) -> None:
+    """Bring a run into the cell's phase."""
     run.start(cell.phase, *PROGRAMS.get(cell.event, ()))
     if is_deferred(cell):
         run.wait_deferred()
-    elif dag_id == DAGS["gang"]:
+    elif run.dag_id == DAGS["gang"]:
         run.wait_attached()
-    return run
 
 
 def play(airflow: RunningAirflow, cell: Cell) -> None:
@@ -221,23 +225,26 @@ def play(airflow: RunningAirflow, cell: Cell) -> None:
     if cell.event == "full-of-waiters":
         play_full_of_waiters(airflow, cell)
         return
-    run = start(airflow, cell)
-    ACTS[cell.event](run, cell)
-    compare(run, cell)
+    run = run_of(airflow, cell)
+    with explained(run):
+        start(run, cell)
+        ACTS[cell.event](run, cell)
+        compare(run, cell)
 
 
 def play_full_of_waiters(airflow: RunningAirflow, cell: Cell) -> None:
     """Three runs wait in a pool of two slots; a fourth, for which there are devices, is not held up by them."""
     waiters = [LiveRun(airflow, f"{cell.id}-{number}", "matrix_waiters") for number in range(3)]
-    for waiter in waiters:
-        waiter.start(WAITING)
     passing = LiveRun(airflow, f"{cell.id}-passing", "matrix_waiters")
-    passing.start(TRAINING)
-    passing.open()
-    assert airflow.wait_run(passing.dag_id, passing.run_id) == "success"
-    assert {airflow.run_state(waiter.dag_id, waiter.run_id) for waiter in waiters} == {"running"}
-    for waiter in waiters:
-        compare(waiter, cell)
+    with explained(*waiters, passing):
+        for waiter in waiters:
+            waiter.start(WAITING)
+        passing.start(TRAINING)
+        passing.open()
+        assert airflow.wait_run(passing.dag_id, passing.run_id) == "success"
+        assert {airflow.run_state(waiter.dag_id, waiter.run_id) for waiter in waiters} == {"running"}
+        for waiter in waiters:
+            compare(waiter, cell)
 
 
 # --- shared events -----------------------------------------------------------------------------------------------
@@ -319,16 +326,33 @@ def shared_event(cell: Cell) -> str:
 def play_shared(airflow: RunningAirflow, event: str) -> dict[str, BaseException | None]:
     """Hit runs in several phases at once; return cell's id -> what is not as the table says."""
     cells = [cell for cell in CELLS if shared_event(cell) == event]
+    runs = {cell.id: run_of(airflow, cell) for cell in cells}
     with ThreadPoolExecutor(len(cells)) as pool:
         try:
-            runs = dict(
-                zip([cell.id for cell in cells], pool.map(lambda cell: start(airflow, cell), cells), strict=True)
-            )
-            SHARED_ACTS[event](airflow, runs)
+            with explained(*runs.values()):
+                started = [pool.submit(start, runs[cell.id], cell) for cell in cells]
+                wait(started)  # all of them: what is ended below must not be starting
+                for each in started:
+                    each.result()
+                act_on_shared(airflow, event, runs)
         except Exception as error:  # noqa: BLE001 (raised in each of the cells)
             return {cell.id: error for cell in cells}
-        ends = {cell.id: pool.submit(compare, runs[cell.id], cell) for cell in cells}
+        ends = {cell.id: pool.submit(compare_shared, runs[cell.id], cell) for cell in cells}
         return {name: end.exception() for name, end in ends.items()}
+
+
+def act_on_shared(airflow: RunningAirflow, event: str, runs: Mapping[str, LiveRun]) -> None:
+    """Do what the event is; a part that it leaves down when it fails is started for the cells that follow."""
+    try:
+        SHARED_ACTS[event](airflow, runs)
+    except Exception:
+        airflow.revive()
+        raise
+
+
+def compare_shared(run: LiveRun, cell: Cell) -> None:
+    with explained(run):
+        compare(run, cell)
 
 
 # --- what must be true afterwards --------------------------------------------------------------------------------
