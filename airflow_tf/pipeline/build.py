@@ -99,13 +99,15 @@ def _stage(declaration: Declaration) -> TaskGroup:
 
 
 def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
-    devices = declaration.devices
+    devices, checkpoints = declaration.devices, declaration.checkpoints
+    conn_id = checkpoints.hdfs_conn_id or declaration.hdfs_conn_id
     return DeviceAvailabilitySensor(
         task_id="reserve_devices",
         for_task="train",
         count=devices.count,
         mode="reschedule",
         **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval", "deferrable"),
+        publish={"destination": checkpoints.publish, "hdfs_conn_id": conn_id} if checkpoints.publish else None,
     )
 
 

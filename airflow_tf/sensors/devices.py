@@ -23,9 +23,11 @@ from airflow_tf.core.errors import AirflowTfError, LedgerUnavailableError
 from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.hooks.airflow_run import TaskRun, runs_in_process
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker, read_count
+from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
+from airflow_tf.storage.client import check_destination
 from airflow_tf.supervisor.acquire import acquire
 from airflow_tf.triggers.devices import LONGEST_WAIT_SECONDS, DevicesTrigger
 
@@ -48,13 +50,15 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
     :param for_task: id of the training task that the devices are for.
     :param count: number of replicas; by default the number of literal mapped instances of ``for_task``. Replicas are
         numbered from 0.
+    :param publish: ``{"destination": base URI, "hdfs_conn_id": …}`` of the publication at the end of the run: what
+        makes it impossible is found now, not after the training.
     :param kwargs: what is asked of the devices: see :class:`airflow_tf.hooks.devices.DeviceSeeker`.
     :param deferrable: wait in the triggerer, which asks only the ledger: each look at the devices is a short task on a
         worker. Inside ``dags test`` and ``tasks test`` it waits in place.
     :return: XCom ``{"reservation_id", "ledger_id", "devices": {replica: [uuid, …]}}``.
     """
 
-    template_fields: Sequence[str] = ("count", *DEVICE_FIELDS)
+    template_fields: Sequence[str] = ("count", "publish", *DEVICE_FIELDS)
     template_fields_renderers: ClassVar[dict[str, str]] = {}
     ui_color = "#9fd3c7"
 
@@ -63,12 +67,14 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
         *,
         for_task: str,
         count: int | str | None = None,
+        publish: Mapping[str, str | None] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.for_task = for_task
         self.count = count
+        self.publish = publish
         self.deferrable = deferrable
         self._refused: Refused | None = None
         self._is_waiting = False
@@ -76,6 +82,8 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
     def execute(self, context: Context) -> Any:  # noqa: ANN401 (Airflow's signature)
         """Look until the devices are reserved or the time is over; then say who holds them."""
         with self._queue_left(context):
+            if self.publish is not None:
+                self._check_publication(TaskRun.from_context(context), self.publish)
             if self.deferrable and not runs_in_process():
                 return self.look(context)
             return super().execute(context)
@@ -90,6 +98,26 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
                 if not done.is_done:
                     raise
                 return done.xcom_value
+
+    def _check_publication(self, run: TaskRun, publish: Mapping[str, str | None]) -> None:
+        """Refuse a destination to which nothing can be published; asked once in a run on this host.
+
+        A file system that does not answer now may do so when the training has ended.
+
+        :raises AirflowFailException: saying why.
+        """
+        base, note = str(publish["destination"]), run.folders(load_settings()).root / "destination_checked"
+        if note.exists() and note.read_text(encoding="utf-8") == base:
+            return
+        try:
+            check_destination(base, options=HdfsHook(publish.get("hdfs_conn_id")).storage_options(base))
+        except AirflowTfError as error:
+            if not error.retryable:
+                raise AirflowFailException(f"The result of this run could not be published. {error}") from error
+            self.log.warning("whether the result of this run can be published is not known: %s", error)
+            return
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        note.write_text(base, encoding="utf-8")
 
     def look(self, context: Context, event: str | None = None) -> Any:  # noqa: ANN401 (Airflow's type of an XCom)
         """Try to reserve once; wait in the triggerer if that is refused.

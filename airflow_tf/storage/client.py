@@ -101,6 +101,14 @@ def latest_version(base: str, *, options: StorageOptions, stall_seconds: float =
 def prune_versions(
     base: str,
     *,
+def check_destination(base: str, *, options: StorageOptions, stall_seconds: float = 30.0) -> None:
+    """Find out, by a file that is written and deleted, whether versions can be published below ``base``.
+
+    :raises StorageError: why not; its subclass ``StorageUnavailableError`` if that is not known now.
+    """
+    _run_mover("check", base, options, {}, lambda _text: None, stall_seconds)
+
+
     options: StorageOptions,
     keep: Keep,
     metric: str | None,

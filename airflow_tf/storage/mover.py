@@ -23,6 +23,7 @@ from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.retention import Keep
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.cache import Cache, boot_id
+from airflow_tf.storage.destination import Destination
 from airflow_tf.storage.local import local_error
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
@@ -73,6 +74,7 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
         "probe": _probe,
         "measure": _measure,
         "latest": _latest,
+        "check": _check,
         "prune": _prune,
     }
     try:
@@ -121,6 +123,11 @@ def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Re
 
 
 def _prune(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> list[dict[str, Any]]:
+def _check(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:
+    patience = Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
+    Destination(uri, open_file_system(uri, options), patience).check()
+
+
     return _versions(job, uri, options, reporter).prune(Keep(**job["keep"]), job["metric"], job["grace_seconds"])
 
 

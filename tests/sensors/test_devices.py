@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_tf.core.devices import DeviceRequest
-from airflow_tf.core.errors import LedgerUnavailableError
+from airflow_tf.core.errors import LedgerUnavailableError, StorageUnavailableError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.hooks.devices import DEVICE_FIELDS
 from airflow_tf.ledger import open_ledger
@@ -191,7 +191,7 @@ def test_a_look_that_the_ledger_does_not_answer_is_no_failure(monkeypatch):
 
 def test_the_demands_are_template_fields():
     task = sensor(count="{{ params.n }}", timeout=timedelta(minutes=1))
-    assert set(task.template_fields) == {"count", *DEVICE_FIELDS}
+    assert set(task.template_fields) == {"count", "publish", *DEVICE_FIELDS}
     task.render_template_fields({"params": {"n": 1}})
     assert run(task)["devices"] == {"0": ["cpu-0"]}
 
@@ -225,3 +225,27 @@ def test_runs_in_a_dag_and_leaves_its_xcom(caplog):
         SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), bundle_name="testing", session=session)
     assert dag.test().state == "success"
     assert seen["devices"] == {"0": ["cpu-0"], "1": ["cpu-1"]}
+
+
+@pytest.mark.parametrize(
+    ("destination", "message"),
+    [("file:///sys/models", "could not be published"), ("s3://bucket/models", "could not be published")],
+)
+def test_a_run_that_could_not_publish_its_result_fails_before_it_takes_devices(ledger, destination, message):
+    with pytest.raises(AirflowFailException, match=message):
+        run(sensor(publish={"destination": destination}))
+    assert LedgerReader(ledger).reservations() == []
+
+
+def test_a_destination_is_asked_once_in_a_run_and_again_when_it_did_not_answer(settings, tmp_path, monkeypatch):
+    answers, asked = [StorageUnavailableError("no answer"), None], []
+
+    def check(base, *, options):
+        asked.append(base)
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    monkeypatch.setattr(module, "check_destination", check)
+    for _ in range(3):
+        run(sensor(publish={"destination": f"file://{tmp_path}/models", "hdfs_conn_id": None}))
+    assert asked == [f"file://{tmp_path}/models"] * 2

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tf.core.errors import PublishError, StorageUnavailableError
+from airflow_tf.core.errors import PublishError, StorageExistsError, StoragePermissionError, StorageUnavailableError
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.retention import Keep
 from airflow_tf.storage import client
 from airflow_tf.storage.base import Uri, read_all
+from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience
 from airflow_tf.storage.versions import Versions
 from tests.storage.test_publish import Place, base_uri
@@ -206,3 +207,18 @@ def test_pruning_by_the_client(here: Place) -> None:
     options = {"options": here.options, "keep": Keep(last=1), "metric": None, "on_progress": lambda _text: None}
     assert results(client.prune_versions(here.base, **options)) == {"1": "marked", "2": "kept"}
     assert results(client.prune_versions(here.base, grace_seconds=0.0, **options)) == {"1": "removed", "2": "kept"}
+
+
+def test_asking_whether_a_base_can_be_published_to_leaves_nothing_behind(place: Place) -> None:
+    base = f"{place.base}/not/there/yet"
+    place.files.make_dirs(place.path)
+    client.check_destination(base, options=place.options)
+    assert list(place.files.list(place.path)) == []
+    place.files.write(f"{place.path}/not", [b"a file"])
+    with pytest.raises(StorageExistsError, match="/not is a file"):
+        client.check_destination(base, options=place.options)
+
+
+def test_a_base_that_may_not_be_written_is_told_before_anything_is_published() -> None:
+    with pytest.raises(StoragePermissionError, match="/sys"):
+        client.check_destination("file:///sys/models", options=StorageOptions.from_uri("file:///sys/models"))
