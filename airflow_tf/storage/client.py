@@ -98,9 +98,6 @@ def latest_version(base: str, *, options: StorageOptions, stall_seconds: float =
     return None if found is None else str(found)
 
 
-def prune_versions(
-    base: str,
-    *,
 def check_destination(base: str, *, options: StorageOptions, stall_seconds: float = 30.0) -> None:
     """Find out, by a file that is written and deleted, whether versions can be published below ``base``.
 
@@ -109,6 +106,9 @@ def check_destination(base: str, *, options: StorageOptions, stall_seconds: floa
     _run_mover("check", base, options, {}, lambda _text: None, stall_seconds)
 
 
+def prune_versions(
+    base: str,
+    *,
     options: StorageOptions,
     keep: Keep,
     metric: str | None,

@@ -122,12 +122,12 @@ def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Re
     return _versions(job, uri, options, reporter).latest()
 
 
-def _prune(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> list[dict[str, Any]]:
 def _check(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:
     patience = Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
     Destination(uri, open_file_system(uri, options), patience).check()
 
 
+def _prune(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> list[dict[str, Any]]:
     return _versions(job, uri, options, reporter).prune(Keep(**job["keep"]), job["metric"], job["grace_seconds"])
 
 
