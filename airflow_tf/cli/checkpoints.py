@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from airflow_tf.cli.output import Row, command, confirm, print_rows
+from airflow_tf.cli.versions import are_uris, remove_versions, show_versions
 from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.checkpoint.bundle import BundleReader
 from airflow_tf.core.checkpoint.compare import differences_in_values
@@ -24,7 +25,10 @@ _VARIABLES = Path("variables") / "variables"  # of a SavedModel
 
 @command
 def checkpoints_ls(args: Namespace) -> None:
-    """List the checkpoints of folders."""
+    """List the checkpoints of folders, or the versions below URIs."""
+    if are_uris(args.paths):
+        show_versions(args)
+        return
     rows = [_found_row(found) for path in args.paths for found in checkpoints(_folder(path))]
     print_rows(rows, args.output, _shown_found)
 
@@ -88,7 +92,12 @@ def checkpoints_diff(args: Namespace) -> None:
 
 @command
 def checkpoints_prune(args: Namespace) -> None:
-    """Remove the checkpoints of a folder that no rule keeps."""
+    """Remove the checkpoints of a folder, or the versions below a URI, that no rule keeps."""
+    if are_uris([args.folder]):
+        remove_versions(args)
+        return
+    if args.keep_best:
+        raise CheckpointError("a folder's checkpoints have no metrics", todo="Leave --keep-best away.")
     rules = Keep(last=args.keep_last, every=args.keep_every, younger_than_seconds=args.younger_than)
     folder = _folder(args.folder)
     plan = plan_removal(folder, rules, {})

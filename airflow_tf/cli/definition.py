@@ -103,7 +103,10 @@ ARG_UNUSED_FOR = _arg(
 )
 ARG_DRY_RUN = _arg("--dry-run", action="store_true", help="Only show what would be removed")
 ARG_PATHS = _arg("paths", nargs="+", metavar="PATH", help="Checkpoints (their prefixes), or folders with some")
-ARG_FOLDER = _arg("folder", metavar="FOLDER", help="A folder with checkpoints")
+ARG_FOLDER = _arg("folder", metavar="FOLDER", help="A folder with checkpoints, or the base URI of published versions")
+ARG_LISTED = _arg(
+    "paths", nargs="+", metavar="PATH", help="Folders with checkpoints, or base URIs of published versions"
+)
 ARG_LEFT = _arg("left", metavar="LEFT", help="A checkpoint")
 ARG_RIGHT = _arg("right", metavar="RIGHT", help="Another one")
 ARG_TO = _arg("--to", required=True, metavar="PREFIX", help="Prefix of the checkpoint to write")
@@ -118,9 +121,19 @@ ARG_YOUNGER_THAN = _arg(
     "--younger-than", type=_seconds, default=0.0, metavar="TIME", help="Keep what is younger, like 30d or 12h"
 )
 
+ARG_KEEP_BEST = _arg("--keep-best", type=_at_least(0, int), default=0, metavar="N", help="Keep the N best versions")
+ARG_METRIC = _arg("--metric", metavar="NAME", help="The metric of the evaluation by which they are ranked")
+ARG_MODE = _arg("--mode", choices=("min", "max"), default="min", help="Whether less or more is better (default: min)")
+ARG_GRACE = _arg(
+    "--grace",
+    type=_seconds,
+    default=3600.0,
+    metavar="TIME",
+    help="Remove versions that were marked so long ago; readers have that time to end (default: 1 hour)",
+)
 
 _CHECKPOINTS: dict[str, tuple[str, tuple[Arg, ...]]] = {
-    "ls": ("List the checkpoints of folders", (ARG_PATHS, ARG_OUTPUT)),
+    "ls": ("List the checkpoints of folders, or published versions", (ARG_LISTED, ARG_HDFS_CONN_ID, ARG_OUTPUT)),
     "verify": ("Read checkpoints whole and compare every checksum", (ARG_PATHS, ARG_OUTPUT)),
     "average": (
         "Average checkpoints into a new one, without TensorFlow",
@@ -128,8 +141,21 @@ _CHECKPOINTS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     ),
     "diff": ("Show what differs between two checkpoints", (ARG_LEFT, ARG_RIGHT, ARG_OUTPUT)),
     "prune": (
-        "Remove the checkpoints of a folder that no rule keeps",
-        (ARG_FOLDER, ARG_KEEP_LAST, ARG_KEEP_EVERY, ARG_YOUNGER_THAN, ARG_DRY_RUN, ARG_YES, ARG_OUTPUT),
+        "Remove the checkpoints of a folder, or the published versions, that no rule keeps",
+        (
+            ARG_FOLDER,
+            ARG_KEEP_LAST,
+            ARG_KEEP_EVERY,
+            ARG_YOUNGER_THAN,
+            ARG_KEEP_BEST,
+            ARG_METRIC,
+            ARG_MODE,
+            ARG_GRACE,
+            ARG_HDFS_CONN_ID,
+            ARG_DRY_RUN,
+            ARG_YES,
+            ARG_OUTPUT,
+        ),
     ),
 }
 """As ``_COMMANDS``, of the group ``checkpoints``; ``checkpoints_<name>`` in ``cli.checkpoints`` does it."""

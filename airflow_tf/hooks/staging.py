@@ -33,6 +33,7 @@ def ensure_staged(
     settings: Settings,
     log: Log,
     refresh: bool = False,
+    require_success: bool = False,
 ) -> StagedInput:
     """Stage ``source`` as an input of this run on this host, unless it is there.
 
@@ -47,6 +48,7 @@ def ensure_staged(
         cache_bytes=settings.cache_bytes,
         on_progress=lambda text: log.info("%s: %s", input_name, text),
         refresh=refresh,
+        require_success=require_success,
     )
 
 
@@ -55,7 +57,7 @@ def ensure_all_staged(
 ) -> dict[str, StagedInput]:
     """Stage every input of a task, unless it is there.
 
-    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …}``.
+    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "require_success": …}``.
     """
     return {
         name: ensure_staged(
@@ -65,6 +67,7 @@ def ensure_all_staged(
             input_name=name,
             settings=settings,
             log=log,
+            require_success=bool(declared.get("require_success")),
         )
         for name, declared in inputs.items()
     }

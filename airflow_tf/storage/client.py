@@ -34,7 +34,7 @@ _READ_BYTES = 1 << 16
 _TAIL_BYTES = 2000
 
 
-def stage(
+def stage(  # noqa: PLR0913 -- what to stage, where to, and what to refuse; all by name
     uri: str,
     *,
     options: StorageOptions,
@@ -44,6 +44,7 @@ def stage(
     on_progress: Log,
     stall_seconds: float = 60.0,
     refresh: bool = False,
+    require_success: bool = False,
 ) -> StagedInput:
     """Make ``target`` a folder of read-only links to copies of all data files that ``uri`` names.
 
@@ -51,6 +52,7 @@ def stage(
     already is returned without asking the file system, unless ``refresh``. Processes that stage into one folder at
     the same time wait for each other.
 
+    :param require_success: refuse folders in and above which no ``_SUCCESS`` says that their job has finished.
     :raises StorageError: naming the URI, if it cannot be read or the disk will not hold it.
     :raises StorageUnavailableError: also if nothing moved for ``stall_seconds``.
     """
@@ -60,6 +62,7 @@ def stage(
         if not refresh and (found := already_staged(source, target)):
             return found
         job = {"target": str(target), "cache_dir": str(cache_dir), "cache_bytes": cache_bytes}
+        job |= {"require_success": require_success}
         try:
             _run_mover("stage", uri, options, job, on_progress, stall_seconds)
         except BaseException:
@@ -98,6 +101,12 @@ def latest_version(base: str, *, options: StorageOptions, stall_seconds: float =
     return None if found is None else str(found)
 
 
+def list_versions(base: str, *, options: StorageOptions, stall_seconds: float = 60.0) -> list[dict[str, Any]]:
+    """Return the whole versions below ``base``, oldest first: version, step, published (seconds), metrics, state."""
+    rows: list[dict[str, Any]] = _run_mover("versions", base, options, {}, lambda _text: None, stall_seconds)
+    return rows
+
+
 def check_destination(base: str, *, options: StorageOptions, stall_seconds: float = 30.0) -> None:
     """Find out, by a file that is written and deleted, whether versions can be published below ``base``.
 
@@ -114,10 +123,11 @@ def prune_versions(
     metric: str | None,
     on_progress: Log,
     grace_seconds: float = GRACE_SECONDS,
+    dry_run: bool = False,
     stall_seconds: float = 60.0,
 ) -> list[dict[str, Any]]:
     """Remove versions below ``base`` that no rule keeps, in two phases; return ``version``, ``result``, ``reason``."""
-    job = {"keep": asdict(keep), "metric": metric, "grace_seconds": grace_seconds}
+    job = {"keep": asdict(keep), "metric": metric, "grace_seconds": grace_seconds, "dry_run": dry_run}
     rows: list[dict[str, Any]] = _run_mover("prune", base, options, job, on_progress, stall_seconds)
     return rows
 

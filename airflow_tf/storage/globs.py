@@ -12,17 +12,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from airflow_tf.core.errors import DeclarationError, StorageNotFoundError
-from airflow_tf.storage.base import FileInfo, FileSystem, Uri
+from airflow_tf.storage.base import FileInfo, FileSystem, Uri, exists
+
+SUCCESS = "_SUCCESS"
+"""What a job of Hadoop writes into its output folder when all of it is there."""
 
 _MAGIC = re.compile(r"[*?\[{]")
 
 
 @dataclass(slots=True)
 class Selection:
-    """What a source names: data files by their name below its fixed part, and the names left out."""
+    """What a source names: data files by their name below its fixed part; names left out: side files, empty files."""
 
     files: dict[str, FileInfo] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+
+    def left_out(self) -> str:
+        """Return a line that says what is left out; empty if nothing is."""
+        kinds = (("that Hadoop writes beside data", self.skipped), ("that are empty", self.empty))
+        found = [f"{len(names)} files {kind}, such as {names[0]}" for kind, names in kinds if names]
+        return f"left out: {'; '.join(found)}" if found else ""
 
 
 def is_side_file(name: str) -> bool:
@@ -34,7 +44,8 @@ def select(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selecti
     """List the data files that ``uri`` names, calling ``on_entry`` for each directory entry seen.
 
     Names are relative to the fixed part: the folder itself, the part of a glob before its first wildcard, or the
-    parent of a single file. Side files of Hadoop are left out, unless the source is that one file.
+    parent of a single file. Side files of Hadoop and empty files (a task without output leaves such a part) are left
+    out, unless the source is that one file.
 
     :raises StorageNotFoundError: if there is no data file.
     """
@@ -54,14 +65,51 @@ def select(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selecti
     return selection
 
 
+def select_finished(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selection:
+    """Select as :func:`select` does, if ``_SUCCESS`` lies beside or above every data file, but not above the fixed part.
+
+    It is looked for before the listing that counts: a job may end between the two.
+
+    :raises StorageNotFoundError: also if it is missing.
+    """
+    is_glob = _MAGIC.search(uri.path) is not None
+    root = posixpath.dirname(uri.path[: _search_start(uri.path)] + "x") if is_glob else uri.path
+    finished: set[str] = set()
+    while True:
+        selection = select(files, uri, on_entry)
+        folders = {posixpath.dirname(info.path) for info in selection.files.values()}
+        if folders <= finished:
+            return selection
+        for folder in sorted(folders - finished):
+            if not _is_finished(files, folder, root):
+                raise StorageNotFoundError(
+                    f"{uri.at(folder)} has no {SUCCESS}",
+                    "the job that writes it has not finished, or failed",
+                    "Wait for it, for example with a sensor, or leave `require_success` out.",
+                )
+            on_entry()
+        finished |= folders
+
+
+def _is_finished(files: FileSystem, folder: str, root: str) -> bool:
+    while not exists(files, posixpath.join(folder, SUCCESS)):
+        if folder in {root, "/"} or not folder.startswith(root):
+            return False
+        folder = posixpath.dirname(folder)
+    return True
+
+
 def _search_start(path: str) -> int:
     found = _MAGIC.search(path)
     return found.start() if found else len(path)
 
 
 def _nothing(uri: Uri, selection: Selection) -> StorageNotFoundError:
-    if any(posixpath.basename(name) == "_SUCCESS" for name in selection.skipped):
-        why = "0 data files although _SUCCESS exists"
+    empty = f"; {len(selection.empty)} are empty, such as {selection.empty[0]}" if selection.empty else ""
+    if any(posixpath.basename(name) == SUCCESS for name in selection.skipped):
+        why = f"0 data files although {SUCCESS} exists{empty}"
+    elif empty:
+        why = f"0 data files{empty}"
     elif selection.skipped:
         why = f"0 data files, only side files such as {selection.skipped[0]}"
     else:
@@ -75,6 +123,8 @@ def _add(files: FileSystem, info: FileInfo, root: str, selection: Selection, on_
         selection.skipped.append(name)
     elif info.is_dir:
         _add_tree(files, info, root, selection, on_entry)
+    elif not info.size:
+        selection.empty.append(name)
     else:
         selection.files[name] = info
 

@@ -75,6 +75,7 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
         "measure": _measure,
         "latest": _latest,
         "check": _check,
+        "versions": lambda *parts: _versions(*parts).rows(),
         "prune": _prune,
     }
     try:
@@ -91,6 +92,7 @@ def _stage(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Rep
         cache=Cache(Path(job["cache_dir"]), job["cache_bytes"], boot_id(), reporter.tick),
         reporter=reporter,
         patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
+        require_success=job["require_success"],
     )
     stager.run(Path(job["target"]))
 
@@ -128,7 +130,9 @@ def _check(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Rep
 
 
 def _prune(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> list[dict[str, Any]]:
-    return _versions(job, uri, options, reporter).prune(Keep(**job["keep"]), job["metric"], job["grace_seconds"])
+    return _versions(job, uri, options, reporter).prune(
+        Keep(**job["keep"]), job["metric"], job["grace_seconds"], dry_run=job["dry_run"]
+    )
 
 
 def _upload(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:

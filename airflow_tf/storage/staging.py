@@ -17,7 +17,7 @@ from airflow_tf.storage.cache import Cache, Entry, boot_id, link_or_copy
 from airflow_tf.storage.cache_entries import cache_entries
 from airflow_tf.storage.crew import Crew
 from airflow_tf.storage.download import Download, Source
-from airflow_tf.storage.globs import Selection, select
+from airflow_tf.storage.globs import Selection, select, select_finished
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
 
@@ -77,11 +77,15 @@ class Stager:
     cache: Cache
     reporter: Reporter
     patience: Patience
+    require_success: bool = False
 
     def run(self, target: Path) -> StagedInput:
         """Copy what is not cached, link all into ``target`` and write the manifest; on failure leave neither."""
         started = time.monotonic()
-        selection = self.patience(lambda: select(self.files, self.uri, self.reporter.tick))
+        choose = select_finished if self.require_success else select
+        selection = self.patience(lambda: choose(self.files, self.uri, self.reporter.tick))
+        if left_out := selection.left_out():
+            self.reporter.note(left_out)
         self._check_names(selection)
         keys = {self._key(info): info.size for info in selection.files.values()}
         self.cache.remove_abandoned(keys.keys())
@@ -172,7 +176,7 @@ class Stager:
             copied_bytes=total - cached,
             cached_bytes=cached,
             seconds=seconds,
-            skipped=tuple(sorted(selection.skipped)),
+            skipped=tuple(sorted(selection.skipped + selection.empty)),
             boot=boot_id(),
         )
 

@@ -42,6 +42,7 @@ class Version:
     published_at: float
     metrics: dict[str, Any] = field(default_factory=dict)
     marked_at: float | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,34 +89,53 @@ class Versions:
         except StorageNotFoundError:
             return None
 
-    def prune(self, rules: Keep, metric: str | None, grace_seconds: float = GRACE_SECONDS) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what people want to know of each version, oldest first.
+
+        ``state`` is ``latest`` for the one that ``_latest`` names, ``to be removed`` for marked ones.
+        """
+        pointer, found = self.patience(self.pointer), self.patience(self.all)
+        return [
+            {
+                "version": each.name,
+                "step": each.step,
+                "published": each.published_at,
+                "metrics": {name: value for name, value in each.metrics.items() if _number(value) is not None},
+                "state": "latest" if each.name == pointer else "" if each.marked_at is None else "to be removed",
+            }
+            for each in found
+        ]
+
+    def prune(
+        self, rules: Keep, metric: str | None, grace_seconds: float = GRACE_SECONDS, *, dry_run: bool = False
+    ) -> list[dict[str, Any]]:
         """Mark what no rule keeps, remove what was marked ``grace_seconds`` ago; return a row for each version.
 
-        The newest and the one that ``_latest`` names always stay.
+        The newest and the one that ``_latest`` names always stay. A dry run changes nothing.
         """
         now = self.wall_seconds()
-        self.patience(self._finish)
+        if not dry_run:
+            self.patience(self._finish)
         versions = self.patience(self.all)
         kept = [Kept(each.name, now - each.published_at, _number(each.metrics.get(metric or ""))) for each in versions]
         pointer = self.patience(self.pointer)
         reasons = to_keep(kept, rules, {pointer: "published as the newest"} if pointer else {})
-        return [self._row(version, reasons[version.name], now, grace_seconds) for version in versions]
+        rows = []
+        for version in versions:
+            result = _fate(version, reasons[version.name], now, grace_seconds)
+            if not dry_run:
+                self._carry_out(version, result)
+            rows.append({"version": version.name, "result": result, "reason": reasons[version.name]})
+        return rows
 
-    def _row(self, version: Version, reason: str, now: float, grace_seconds: float) -> dict[str, Any]:
+    def _carry_out(self, version: Version, result: str) -> None:
         mark = posixpath.join(self._path(version.name), MARK)
-        if reason:
-            if version.marked_at is not None:  # a rule keeps it now
-                self.patience(lambda: self.files.delete(mark))
-            result = "kept"
-        elif version.marked_at is None:
+        if result == "kept" and version.marked_at is not None:  # a rule keeps it now
+            self.patience(lambda: self.files.delete(mark))
+        elif result == "marked" and version.marked_at is None:
             self.patience(lambda: self.files.write(mark, [b""]))
-            result = "marked"
-        elif now - version.marked_at < grace_seconds:
-            result = "marked"
-        else:
+        elif result == "removed":
             self.patience(lambda: self._remove(version.name))
-            result = "removed"
-        return {"version": version.name, "result": result, "reason": reason}
 
     def _remove(self, name: str) -> None:
         """Rename, then delete: a killed deletion leaves no half of a version under its name."""
@@ -135,12 +155,13 @@ class Versions:
         try:
             manifest = json.loads(read_all(self.files, posixpath.join(path, MANIFEST)))
             published = self.files.stat(posixpath.join(path, SUCCESS)).mtime_ms / 1000
-            metrics = manifest.get("metrics")
+            metrics, step = manifest.get("metrics"), (manifest.get("origin") or {}).get("step")
         except (StorageNotFoundError, ValueError, AttributeError):
             return None  # being published, or not ours
         mark = posixpath.join(path, MARK)
         marked = self.files.stat(mark).mtime_ms / 1000 if exists(self.files, mark) else None
-        return Version(name, published, metrics if isinstance(metrics, dict) else {}, marked)
+        known = metrics if isinstance(metrics, dict) else {}
+        return Version(name, published, known, marked, step if isinstance(step, int) else None)
 
     def _write_pointer(self, name: str) -> None:
         temporary = self._path(f".airflow_tf-latest-{uuid.uuid4().hex[:12]}")
@@ -153,6 +174,15 @@ class Versions:
 
     def _path(self, name: str) -> str:
         return posixpath.join(self.uri.path, name)
+
+
+def _fate(version: Version, reason: str, now: float, grace_seconds: float) -> str:
+    """Return ``kept``, ``marked`` or ``removed``."""
+    if reason:
+        return "kept"
+    if version.marked_at is None or now - version.marked_at < grace_seconds:
+        return "marked"
+    return "removed"
 
 
 def _number(value: Any) -> float | None:  # noqa: ANN401 (whatever the manifest says)

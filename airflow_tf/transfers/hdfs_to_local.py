@@ -35,6 +35,7 @@ class HdfsToLocalOperator(BaseOperator):
         not looked at.
     :param replicas: among how many replicas the input is to be shared; if one would get nothing, it is refused here.
     :param shard: how it is to be shared: ``files``, ``lines``, ``lines_with_header`` or ``records``.
+    :param require_success: refuse folders in and above which no ``_SUCCESS`` says that their job has finished.
     """
 
     template_fields: Sequence[str] = ("source", "hdfs_conn_id", "check")
@@ -48,6 +49,7 @@ class HdfsToLocalOperator(BaseOperator):
         check: dict[str, Any] | None = None,
         replicas: int = 1,
         shard: str = FILES,
+        require_success: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,6 +59,7 @@ class HdfsToLocalOperator(BaseOperator):
         self.check = check
         self.replicas = replicas
         self.shard = shard
+        self.require_success = require_success
         self._staged: StagedInput | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -72,9 +75,8 @@ class HdfsToLocalOperator(BaseOperator):
             settings=settings,
             log=self.log,
             refresh=True,
+            require_success=self.require_success,
         )
-        if staged.skipped:
-            self.log.info("%s side files were left out, such as %s", len(staged.skipped), staged.skipped[0])
         check_shares(staged, self.replicas, self.shard)
         self._staged = staged
         summary = staged.summary() | {"manifest": str(manifest_path(Path(staged.folder)))}

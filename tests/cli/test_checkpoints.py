@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -127,3 +128,45 @@ def test_no_database_is_needed(run, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert '"whole"' in done.stdout
+
+
+@pytest.fixture
+def base(tmp_path):
+    for day in (1, 2, 3):
+        folder = tmp_path / "models" / f"v=2026010{day}T000000Z-0000000{day}"
+        folder.mkdir(parents=True)
+        manifest = {"fence": 1, "digest": str(day), "metrics": {"mae": day / 10}, "origin": {"step": day * 100}}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / "_SUCCESS").touch()
+    (tmp_path / "models" / "_latest").write_text("v=20260102T000000Z-00000002")
+    return f"file://{tmp_path}/models"
+
+
+def test_ls_of_a_base_shows_its_versions(airflow_tf, base):
+    code, rows = airflow_tf("checkpoints", "ls", base, "--output", "json")
+    assert code == 0
+    assert [(row["version"][:10], row["step"], row["metrics"], row["state"]) for row in rows] == [
+        ("v=20260101", 100, {"mae": 0.1}, ""),
+        ("v=20260102", 200, {"mae": 0.2}, "latest"),
+        ("v=20260103", 300, {"mae": 0.3}, ""),
+    ]
+    assert "mae=0.2" in airflow_tf("checkpoints", "ls", base)[1]
+
+
+def test_prune_of_a_base_marks_then_removes_and_never_the_latest(airflow_tf, base):
+    options = ("checkpoints", "prune", base, "--keep-last", 1, "--grace", "0", "--output", "json")
+    results = lambda rows: [row["result"] for row in rows]  # noqa: E731
+    assert results(airflow_tf(*options, "--dry-run")[1]) == ["would be marked", "kept", "kept"]
+    assert results(airflow_tf(*options, "--dry-run")[1]) == ["would be marked", "kept", "kept"]  # nothing was marked
+    assert results(airflow_tf(*options, "-y")[1]) == ["marked", "kept", "kept"]
+    assert results(airflow_tf(*options, "--dry-run")[1]) == ["would be removed", "kept", "kept"]
+    assert results(airflow_tf(*options, "-y")[1]) == ["removed", "kept", "kept"]
+    assert len(airflow_tf("checkpoints", "ls", base, "--output", "json")[1]) == 2
+
+
+def test_the_best_versions_by_a_metric_are_kept(airflow_tf, base):
+    options = ("checkpoints", "prune", base, "--keep-best", 1, "--dry-run", "--output", "json")
+    assert "needs the metric" in airflow_tf(*options)[1]
+    rows = airflow_tf(*options, "--metric", "mae")[1]
+    assert rows[0] == {"version": "v=20260101T000000Z-00000001", "result": "kept", "reason": "among the best 1"}
+    assert "cannot be listed together" in airflow_tf("checkpoints", "ls", base, "/tmp")[1]

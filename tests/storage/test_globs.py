@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from airflow_tf.core.errors import DeclarationError, StorageNotFoundError
-from airflow_tf.storage.base import Uri
-from airflow_tf.storage.globs import Selection, expand_braces, select
+from airflow_tf.storage.base import FileInfo, Uri
+from airflow_tf.storage.globs import Selection, expand_braces, select, select_finished
 from airflow_tf.storage.local import LocalFileSystem
 from airflow_tf.storage.options import StorageOptions
 
@@ -24,6 +24,8 @@ TREE = [
     "done/_SUCCESS",
     "done/._SUCCESS.crc",
     "hidden/.x",
+    "parts/_SUCCESS",
+    "none/part-0",
     "empty/",
 ]
 
@@ -36,7 +38,7 @@ def tree(tmp_path: Path) -> Path:
             path.mkdir(parents=True)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(name)
+            path.write_text("" if name == "none/part-0" else name)
     return tmp_path
 
 
@@ -83,12 +85,53 @@ def test_side_files_are_reported(tree: Path) -> None:
         ("d*", "0 data files although _SUCCESS exists"),
         ("hidden", r"only side files such as \.x"),
         ("empty", "the folder has no file"),
+        ("none", "0 data files; 1 are empty, such as part-0"),
+        ("{parts,none}", "0 data files although _SUCCESS exists; 1 are empty"),
         ("missing", "missing"),
     ],
 )
 def test_a_source_without_data_is_an_error_that_says_why(tree: Path, pattern: str, why: str) -> None:
     with pytest.raises(StorageNotFoundError, match=why):
         chosen(tree, pattern)
+
+
+def finished(tree: Path, pattern: str) -> Selection:
+    uri = Uri.parse(f"file://{tree}/{pattern}")
+    return select_finished(LocalFileSystem(uri, StorageOptions("file")), uri, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "unfinished"),
+    [
+        ("2024/01", None),
+        ("2024/01/part-0.csv", None),
+        ("2024/0[1]/*", None),
+        ("2024", "2024/02"),
+        ("202[5]/a1.csv", None),
+        ("2025/a1.csv", "2025"),
+    ],
+)
+def test_a_folder_is_finished_if_success_is_in_it_or_above_it(tree: Path, pattern: str, unfinished: str | None) -> None:
+    (tree / "_SUCCESS").touch()  # above what any of them names as its fixed part
+    if unfinished is None:
+        assert finished(tree, pattern).files == chosen(tree, pattern).files
+        return
+    with pytest.raises(StorageNotFoundError, match=f"{unfinished} has no _SUCCESS"):
+        finished(tree, pattern)
+
+
+def test_what_a_job_writes_after_the_first_look_is_part_of_the_input(tree: Path) -> None:
+    class Late(LocalFileSystem):
+        """The job writes its last file and _SUCCESS after the first listing."""
+
+        def stat(self, path: str) -> FileInfo:
+            if path.endswith("_SUCCESS"):
+                (tree / "2025" / "z1.csv").write_text("late")
+                (tree / "2025" / "_SUCCESS").touch()
+            return super().stat(path)
+
+    uri = Uri.parse(f"file://{tree}/2025")
+    assert "z1.csv" in select_finished(Late(uri, StorageOptions("file")), uri, lambda: None).files
 
 
 def test_a_dangling_link_fails_when_it_is_read_not_when_it_is_listed(tree: Path) -> None:

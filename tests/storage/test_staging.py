@@ -39,16 +39,19 @@ def fill(folder: Path, sizes: dict[str, int]) -> None:
 def test_a_folder_is_staged_with_sizes_and_checksums(staging: Staging, source: Path) -> None:
     fill(source, {"a/1.csv": 2_500_000, "a/2.csv": 0, "b.csv": 7, "_SUCCESS": 0})
     staged = staging(source.as_uri())
-    assert [file.name for file in staged.files] == ["a/1.csv", "a/2.csv", "b.csv"]
+    assert [file.name for file in staged.files] == ["a/1.csv", "b.csv"]
     for file in staged.files:
         data = (source / file.name).read_bytes()
         assert (Path(staged.folder) / file.name).read_bytes() == data
         assert (file.size, file.crc32c) == (len(data), google_crc32c.value(data))
         assert file.source == (f"file://{source}/{file.name}")
-    assert staged.skipped == ("_SUCCESS",)
+    assert staged.skipped == ("_SUCCESS", "a/2.csv")
     assert (staged.copied_bytes, staged.cached_bytes) == (2_500_007, 0)
-    assert staged.summary()["files"] == 3
-    assert staging.lines == ["staging 3 files, 2.4 MiB, of which 2.4 MiB are not in the cache"]
+    assert staged.summary()["files"] == 2
+    assert staging.lines == [
+        "left out: 1 files that Hadoop writes beside data, such as _SUCCESS; 1 files that are empty, such as a/2.csv",
+        "staging 2 files, 2.4 MiB, of which 2.4 MiB are not in the cache",
+    ]
 
 
 def test_a_second_run_takes_all_from_the_cache(staging: Staging, source: Path) -> None:
@@ -91,7 +94,7 @@ def test_a_failure_leaves_neither_folder_nor_manifest(staging: Staging, source: 
     fill(source, {"1": 1000})
     os.mkfifo(source / "pipe")
     with pytest.raises(StorageError, match=r"pipe: it is not a regular file"):
-        staging(source.as_uri())
+        staging(f"{source.as_uri()}/pipe")
     assert [path.name for path in (staging.folder / "run").iterdir()] == [".data.lock"]
     assert staging.partial() == []
 

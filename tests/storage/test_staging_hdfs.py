@@ -83,6 +83,30 @@ def test_nothing_to_stage_says_why(
 
 
 @pytest.mark.parametrize("kind", ["hdfs", "webhdfs"])
+def test_a_folder_whose_job_has_not_finished_is_refused_if_that_is_asked(
+    kind: str, hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
+) -> None:
+    base = hdfs_cluster.uri if kind == "hdfs" else hdfs_cluster.webhdfs_url.replace("http", "webhdfs")
+    for day in ("day=1", "day=2"):
+        hdfs.make_dirs(f"{folder}/{day}/_temporary/0")
+        hdfs.write(f"{folder}/{day}/part-0", [b"x"])
+        hdfs.write(f"{folder}/{day}/part-1", [b""])  # of a task that had no output
+    hdfs.write(f"{folder}/day=1/_SUCCESS", [b""])
+    with pytest.raises(StorageNotFoundError, match=r"day=2 has no _SUCCESS: the job that writes it has not finished"):
+        staging(f"{base}{folder}", require_success=True)
+    assert staging.cached() == []
+    staged = staging(f"{base}{folder}/day=1", require_success=True)
+    assert [file.name for file in staged.files] == ["part-0"]
+    assert staged.skipped == ("_SUCCESS", "_temporary", "part-1")
+    assert any(
+        "2 files that Hadoop writes beside data, such as _SUCCESS; 1 files that are empty" in line
+        for line in staging.lines
+    )
+    hdfs.write(f"{folder}/_SUCCESS", [b""])  # of a job that has written all partitions
+    assert len(staging(f"{base}{folder}/*/part-*", require_success=True).files) == 2
+
+
+@pytest.mark.parametrize("kind", ["hdfs", "webhdfs"])
 def test_an_unreadable_directory_names_user_and_path(
     kind: str, hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
 ) -> None:
