@@ -97,6 +97,7 @@ def _stage(declaration: Declaration) -> TaskGroup:
             )
     return group
 
+                **_given(spec, "require_success"),
 
 def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
     devices, checkpoints = declaration.devices, declaration.checkpoints
@@ -111,7 +112,7 @@ def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
     )
 
 
-def _inputs(declaration: Declaration, names: list[str]) -> dict[str, dict[str, str | None]]:
+def _inputs(declaration: Declaration, names: list[str]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "source": declaration.inputs[name].uri,
@@ -120,6 +121,7 @@ def _inputs(declaration: Declaration, names: list[str]) -> dict[str, dict[str, s
         }
         for name in names
     }
+            **_given(declaration.inputs[name], "require_success"),
 
 
 def _device_timeout(declaration: Declaration) -> dict[str, float]:

@@ -61,6 +61,7 @@ class InputSpec(Spec):
     uri: RunUri
     hdfs_conn_id: Text | None = None
     shard: Annotated[Literal["files", "lines", "lines_with_header", "records"] | None, ReadAtParse] = None
+    require_success: Annotated[bool, ReadAtParse] = False
     check: CheckSpec | None = None
 
 

@@ -66,7 +66,7 @@ def select(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selecti
 
 
 def select_finished(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selection:
-    """Select as :func:`select` does, if ``_SUCCESS`` lies beside or above every data file, but not above the fixed part.
+    """Select as :func:`select` does, if ``_SUCCESS`` lies beside or above every data file, at most in the fixed part.
 
     It is looked for before the listing that counts: a job may end between the two.
 

@@ -166,6 +166,14 @@ def test_a_gang_is_trained_by_its_roles_and_its_chiefs_checkpoint_is_published(t
     given = dag.get_task("train").partial_kwargs
     assert given["strategy"] == "async"
     assert given["roles"] == {"worker": 1, "ps": 1, "chief": 1}
+def test_how_an_input_is_shared_and_that_its_job_has_finished_is_told_to_all_that_stage_it(tmp_path):
+    dag = load_dag(write(tmp_path, changed("shard: files", "shard: lines, require_success: true")))
+    stage = dag.get_task("stage.train")
+    assert (stage.shard, stage.replicas, stage.require_success) == ("lines", 2, True)
+    given = dag.get_task("train").partial_kwargs["inputs"]["train"]
+    assert (given["shard"], given["require_success"]) == ("lines", True)
+
+
     assert given["success"] == {"at_least": 2}
     assert given["start_timeout"] == 120.0
     assert given["progress_timeout"] == "{{ 10 }}m"  # rendered when it runs
