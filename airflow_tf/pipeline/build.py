@@ -21,6 +21,7 @@ from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, Checkpo
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.export import CheckpointExportOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
+from airflow_tf.pipeline.approval import approval_task
 from airflow_tf.pipeline.dag_fields import to_param
 from airflow_tf.pipeline.declaration import Loaded, load_declaration
 from airflow_tf.pipeline.models import Declaration, EvaluateSpec, ExportSpec, KeepSpec, Spec
@@ -41,7 +42,7 @@ def load_dag(file: Path) -> DAG:
 
 
 def build_dag(loaded: Loaded) -> DAG:
-    """Build the DAG: stage inputs, reserve devices, train, aggregate, evaluate, export, publish, as far as declared.
+    """Build the DAG: stage inputs, reserve devices, train, aggregate, evaluate, export, approve, publish, as declared.
 
     The same file gives the same DAG, down to its serialised form: Airflow makes a new version of it only on change.
     """
@@ -62,6 +63,8 @@ def build_dag(loaded: Loaded) -> DAG:
             steps.append(_evaluate(declaration))
         if declaration.checkpoints.export:
             steps.append(_export(declaration, declaration.checkpoints.export))
+        if declaration.approval:
+            steps.append(approval_task(declaration, declaration.approval))
         if declaration.checkpoints.publish:
             steps.append(_publish(declaration, declaration.checkpoints.publish))
         for before, after in pairwise(steps):
@@ -94,10 +97,10 @@ def _stage(declaration: Declaration) -> TaskGroup:
                 check=spec.check.model_dump(exclude_unset=True) if spec.check else None,
                 replicas=declaration.devices.count if spec.shard else 1,
                 shard=spec.shard or FILES,
+                **_given(spec, "require_success"),
             )
     return group
 
-                **_given(spec, "require_success"),
 
 def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
     devices, checkpoints = declaration.devices, declaration.checkpoints
@@ -107,8 +110,8 @@ def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
         for_task="train",
         count=devices.count,
         mode="reschedule",
-        **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval", "deferrable"),
         publish={"destination": checkpoints.publish, "hdfs_conn_id": conn_id} if checkpoints.publish else None,
+        **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval", "deferrable"),
     )
 
 
@@ -118,10 +121,10 @@ def _inputs(declaration: Declaration, names: list[str]) -> dict[str, dict[str, A
             "source": declaration.inputs[name].uri,
             "hdfs_conn_id": declaration.inputs[name].hdfs_conn_id or declaration.hdfs_conn_id,
             "shard": declaration.inputs[name].shard,
+            **_given(declaration.inputs[name], "require_success"),
         }
         for name in names
     }
-            **_given(declaration.inputs[name], "require_success"),
 
 
 def _device_timeout(declaration: Declaration) -> dict[str, float]:

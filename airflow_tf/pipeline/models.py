@@ -181,6 +181,15 @@ class CheckpointsSpec(Spec):
         return value if value in {None, "latest"} else check_uri(str(value))
 
 
+class ApprovalSpec(Spec):
+    """A person must agree before the model is published; without an answer in time the run fails."""
+
+    subject: Templated | None = None
+    body: Templated | None = None
+    timeout: Duration | None = None
+    users: Choices | None = None
+
+
 class Declaration(Spec):
     """A whole ``*.tf.yaml``."""
 
@@ -194,6 +203,7 @@ class Declaration(Spec):
     devices: DevicesSpec = DevicesSpec()
     train: TrainSpec
     evaluate: EvaluateSpec | None = None
+    approval: ApprovalSpec | None = None
     checkpoints: CheckpointsSpec = CheckpointsSpec()
 
     @field_validator("inputs", mode="before")

@@ -140,6 +140,9 @@ def _publication(declaration: Declaration) -> Iterator[Conflict]:
     if checkpoints.export and not checkpoints.publish:
         todo = "Add 'publish', or remove this."
         yield Conflict(("checkpoints", "export"), "it is published with the checkpoint, and nothing is", todo=todo)
+    if declaration.approval and not checkpoints.publish:
+        todo = "Add 'checkpoints.publish', or remove this."
+        yield Conflict(("approval",), "it is asked for before a publication, and nothing is published", todo=todo)
     if checkpoints.keep and not checkpoints.publish:
         todo = "Add 'publish', or remove this."
         yield Conflict(("checkpoints", "keep"), "it is for what is published, and nothing is", todo=todo)

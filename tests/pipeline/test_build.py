@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from airflow.serialization.serialized_objects import DagSerialization
@@ -44,6 +46,31 @@ def test_builds_the_tasks_in_order(tmp_path):
 )
 def test_leaves_out_what_is_not_declared(tmp_path, text, tasks):
     assert [task.task_id for task in load_dag(write(tmp_path, text)).tasks] == tasks
+
+
+def test_a_person_is_asked_between_evaluation_and_publication(tmp_path):
+    dag = load_dag(write(tmp_path, with_lines("approval: {timeout: 2d, users: [ann]}\n")))
+    assert downstream(dag)["evaluate"] == ["approve"]
+    assert downstream(dag)["approve"] == ["publish"]
+    task = dag.get_task("approve")
+    assert task.response_timeout == timedelta(days=2)
+    assert task.assigned_users == [{"id": "ann", "name": "ann"}]
+    assert task.subject == "Publish the model of churn, run {{ run_id }}?"
+
+
+def test_who_is_asked_sees_what_was_measured(tmp_path):
+    dag = load_dag(write(tmp_path, with_lines("approval: {}\n")))
+    evaluation = {"candidates": {"average": {"mae": 1.5}}, "baselines": {"mean": {"mae": 9.0}}}
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: evaluation if task_ids == "evaluate" else None)
+    body = dag.get_template_env().from_string(dag.get_task("approve").body).render(ti=ti)
+    assert body.splitlines() == ["| candidate | mae |", "|---|---|", "| average | 1.5 |", "| mean | 9.0 |"]
+
+
+def test_the_question_may_be_written_out(tmp_path):
+    text = NO_EVALUATION + "approval: {subject: 'Publish {{ run_id }}?', body: 'See {{ params.epochs }} epochs.'}\n"
+    task = load_dag(write(tmp_path, text)).get_task("approve")
+    assert (task.subject, task.body) == ("Publish {{ run_id }}?", "See {{ params.epochs }} epochs.")
+    assert load_dag(write(tmp_path, NO_EVALUATION + "approval: {}\n")).get_task("approve").body is None
 
 
 DEVICES = """devices:
@@ -139,6 +166,14 @@ def test_all_replicas_may_run_at_once(tmp_path):
     assert dag.max_active_tasks == 40
 
 
+def test_how_an_input_is_shared_and_that_its_job_has_finished_is_told_to_all_that_stage_it(tmp_path):
+    dag = load_dag(write(tmp_path, changed("shard: files", "shard: lines, require_success: true")))
+    stage = dag.get_task("stage.train")
+    assert (stage.shard, stage.replicas, stage.require_success) == ("lines", 2, True)
+    given = dag.get_task("train").partial_kwargs["inputs"]["train"]
+    assert (given["shard"], given["require_success"]) == ("lines", True)
+
+
 def test_the_same_file_gives_the_same_serialized_dag(tmp_path):
     file = write(tmp_path, with_lines("tags: [b, a, c]\n"))
     first = serialized(load_dag(file))
@@ -166,14 +201,6 @@ def test_a_gang_is_trained_by_its_roles_and_its_chiefs_checkpoint_is_published(t
     given = dag.get_task("train").partial_kwargs
     assert given["strategy"] == "async"
     assert given["roles"] == {"worker": 1, "ps": 1, "chief": 1}
-def test_how_an_input_is_shared_and_that_its_job_has_finished_is_told_to_all_that_stage_it(tmp_path):
-    dag = load_dag(write(tmp_path, changed("shard: files", "shard: lines, require_success: true")))
-    stage = dag.get_task("stage.train")
-    assert (stage.shard, stage.replicas, stage.require_success) == ("lines", 2, True)
-    given = dag.get_task("train").partial_kwargs["inputs"]["train"]
-    assert (given["shard"], given["require_success"]) == ("lines", True)
-
-
     assert given["success"] == {"at_least": 2}
     assert given["start_timeout"] == 120.0
     assert given["progress_timeout"] == "{{ 10 }}m"  # rendered when it runs
