@@ -39,7 +39,9 @@ def _conf(text: str | None) -> dict[str, Any]:
 
 
 def _lines(row: Row) -> Iterator[str]:
-    yield f"DAG {row['dag_id']}, {'schedule ' + row['schedule'] if row['schedule'] else 'no schedule'}"
+    when = row["schedule"]
+    shown = f"schedule {when}" if isinstance(when, str) else f"after {', '.join(when)}" if when else "no schedule"
+    yield f"DAG {row['dag_id']}, {shown}"
     if row["params"]:
         yield f"  params: {json.dumps(row['params'])}"
     width = max(len(task["task"]) for task in row["tasks"])

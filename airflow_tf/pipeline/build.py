@@ -22,7 +22,7 @@ from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.export import CheckpointExportOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.approval import approval_task
-from airflow_tf.pipeline.dag_fields import to_param
+from airflow_tf.pipeline.dag_fields import to_param, to_schedule
 from airflow_tf.pipeline.declaration import Loaded, load_declaration
 from airflow_tf.pipeline.models import Declaration, EvaluateSpec, ExportSpec, KeepSpec, Spec
 from airflow_tf.sensors.devices import DeviceAvailabilitySensor
@@ -49,7 +49,9 @@ def build_dag(loaded: Loaded) -> DAG:
     declaration = loaded.declaration
     with DAG(
         declaration.dag_id,
-        schedule=declaration.schedule,
+        schedule=to_schedule(declaration.schedule),
+        default_args=_given(declaration, "owner"),
+        **_given(declaration, "start_date", "catchup", "max_active_runs"),
         description=declaration.description,
         tags=declaration.tags,
         params={name: to_param(value) for name, value in declaration.params.items()},

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Asset, Param
 from airflow.sdk.exceptions import AirflowException, ParamValidationError
 from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]  # has no type information
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
+from airflow_tf.core.templates import is_template
 from airflow_tf.pipeline.errors import suggest
-from airflow_tf.pipeline.fields import Text, name, refuse
+from airflow_tf.pipeline.fields import name, refuse
 
 _PARAM_KEYS = (
     "default", "description", "description_md", "enum", "examples", "exclusiveMaximum", "exclusiveMinimum", "format",
@@ -41,15 +43,41 @@ def _param(value: Any) -> Any:  # noqa: ANN401  returned unchanged
     return value
 
 
-def _schedule(value: str) -> str:
+def _schedule(value: Any) -> Any:  # noqa: ANN401  any YAML value, returned unchanged
+    """Check a schedule with Airflow's own classes: text for a timetable, a list for assets."""
+    if value is None:
+        return value
+    todo = "Write a cron expression, a preset such as @daily, a list of asset URIs, or null."
+    if is_template(value) or not isinstance(value, str | list) or not value:
+        why = "it is read when the DAG is parsed, before any run exists" if is_template(value) else ""
+        raise refuse(f"{value!r} is not a schedule", why, todo)
     try:
-        DAG("check", schedule=value).timetable.validate()
-    except (AirflowException, ValueError) as error:
-        todo = "Write a cron expression or a preset such as @daily, or null."
+        DAG("check", schedule=to_schedule(value)).timetable.validate()
+    except (AirflowException, ValueError, TypeError, AttributeError) as error:
         raise refuse(f"{value!r} is not a schedule", str(error), todo) from error
     return value
 
 
-Schedule = Annotated[Text, AfterValidator(_schedule)]
+def to_schedule(value: str | list[str] | None) -> Any:  # noqa: ANN401  Airflow's union of schedules
+    """Return what Airflow takes as schedule; assets are named as publications name theirs."""
+    return [Asset(uri.rstrip("/")) for uri in value] if isinstance(value, list) else value
+
+
+def _start_date(value: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(value)
+    except (ValueError, TypeError) as error:
+        raise refuse(
+            f"{value!r} is not a date", str(error), "Write it like 2026-03-01 or 2026-03-01T06:00+01:00."
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+Schedule = Annotated[
+    Any,
+    BeforeValidator(_schedule),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
+]
+StartDate = Annotated[datetime, BeforeValidator(_start_date), WithJsonSchema({"type": "string"})]
 ParamName = Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a param")]
 ParamValue = Annotated[Any, AfterValidator(_param)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule
+from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, StartDate
 from airflow_tf.pipeline.fields import (
     Arguments,
     Choices,
@@ -194,7 +194,11 @@ class Declaration(Spec):
     """A whole ``*.tf.yaml``."""
 
     dag_id: DagId
-    schedule: Schedule | None = None
+    schedule: Schedule = None
+    start_date: StartDate | None = None
+    catchup: Annotated[bool, ReadAtParse] = False
+    max_active_runs: Count | None = None
+    owner: Text | None = None
     description: Text | None = None
     tags: list[Text] = []
     params: dict[ParamName, ParamValue] = {}

@@ -62,6 +62,12 @@ def _params(declaration: Declaration) -> Iterator[Conflict]:
             yield Conflict(("params", name), "it needs a default", why, "Add a default, or remove 'schedule'.")
 
 
+def _catchup(declaration: Declaration) -> Iterator[Conflict]:
+    if declaration.catchup and not (declaration.start_date and isinstance(declaration.schedule, str)):
+        why = "without a start and a schedule by time there is nothing to catch up on"
+        yield Conflict(("catchup",), "it needs 'start_date' and 'schedule'", why, "Add them, or remove it.")
+
+
 def _evaluated_inputs(declaration: Declaration) -> Iterator[Conflict]:
     for index, name in enumerate((declaration.evaluate.inputs if declaration.evaluate else None) or []):
         if name not in declaration.inputs:
@@ -152,6 +158,7 @@ def _publication(declaration: Declaration) -> Iterator[Conflict]:
 
 _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] = {
     _params: (("params",), ("schedule",)),
+    _catchup: (("catchup",), ("start_date",), ("schedule",)),
     _evaluated_inputs: (("inputs",), ("evaluate", "inputs")),
     _shards: (("inputs",),),
     _strategy: (

@@ -48,6 +48,23 @@ def test_leaves_out_what_is_not_declared(tmp_path, text, tasks):
     assert [task.task_id for task in load_dag(write(tmp_path, text)).tasks] == tasks
 
 
+def test_what_concerns_the_dag_reaches_it(tmp_path):
+    keys = "start_date: 2026-03-01\ncatchup: true\nmax_active_runs: 2\nowner: ann\n"
+    dag = load_dag(write(tmp_path, with_lines(keys)))
+    assert dag.start_date.isoformat() == "2026-03-01T00:00:00+00:00"
+    assert (dag.catchup, dag.max_active_runs) == (True, 2)
+    assert {task.owner for task in dag.tasks} == {"ann"}
+
+
+def test_a_publication_starts_the_dag_that_is_scheduled_on_it(tmp_path):
+    publishing = load_dag(write(tmp_path))
+    text = changed('"@daily"', "[hdfs://namenode:8020/models/churn/]").replace("models/churn\n", "scores\n")
+    waiting = load_dag(write(tmp_path, text, "scores.tf.yaml"))
+    [outlet] = publishing.get_task("publish").outlets
+    assert list(waiting.timetable.asset_condition.objects) == [outlet]
+    serialized(waiting)
+
+
 def test_a_person_is_asked_between_evaluation_and_publication(tmp_path):
     dag = load_dag(write(tmp_path, with_lines("approval: {timeout: 2d, users: [ann]}\n")))
     assert downstream(dag)["evaluate"] == ["approve"]
