@@ -184,7 +184,8 @@ EVENTS = (
     Event(
         "two-homes",
         "two AIRFLOW_HOMEs with a ledger each on one host, both with the same two slots",
-        "One phase: the device is locked from the start of a replica to its end.",
+        "Waiting means here: reserved in both ledgers, but not yet taken. Starting, saving: as training, the device is "
+        "locked from the start of a replica to its end.",
     ),
     Event(
         "vanish-device",
@@ -436,6 +437,15 @@ CELLS: tuple[Cell, ...] = (
         fates=(Fate.ANEW, Fate.NONE),
         devices="free for the first who asks after the boot",
         next_try=RESTART,
+    ),
+    Cell(
+        "two-homes",
+        WAITING,
+        Level.GANG,
+        result="refused; then success",
+        fates=NOBODY,
+        devices="the one that the other has locked is offered to nobody for a minute, then while it is locked",
+        next_try="none: the same try takes the other slot",
     ),
     Cell(
         "two-homes",

@@ -16,7 +16,7 @@ WAITER_SLOTS = 2
 PARALLELISM = 48
 TIMINGS = {
     "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
-    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "30",  # of one that is late it resets its own tasks
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
     "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "0",
     # A task's supervisor gives up within 20 s of the api-server's silence, before the heartbeat timeout (30 s here), as
@@ -26,6 +26,9 @@ TIMINGS = {
     "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MIN": "0.5",
     "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "0.5",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+    # More than the api-server has threads (40): it asks for a connection in its event loop as well (Airflow 3.3.2), and
+    # where requests have all of them, which cannot end without that loop, it stands still for 30 s at a time.
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_SIZE": "50",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
 }
 

@@ -14,14 +14,14 @@ import pytest
 
 from airflow_tf.core.checkpoint import verify
 from airflow_tf.core.devices import DeviceRequest
-from airflow_tf.core.errors import SupervisorLostError
+from airflow_tf.core.errors import DevicesBusyError, SupervisorLostError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import Granted, Refused, Turn
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import Ledger, open_ledger
-from airflow_tf.supervisor.acquire import acquire
+from airflow_tf.supervisor.acquire import acquire, take_devices
 from airflow_tf.supervisor.health import DEVICE_LOOK_SECONDS
 from airflow_tf.testing.nvml import Gpu, SimulatedNvml
 from tests.airflow.matrix.cells import SAVING, STARTING, TRAINING, WAITING, Cell, of_event
@@ -188,9 +188,12 @@ def test_reboot(held: HeldGang, settings: Settings, cell: Cell) -> None:
 @cells("two-homes")
 def test_two_homes(held: HeldGang, settings: Settings, tmp_path: Path, cell: Cell) -> None:
     """Both have two slots, the same two: they are devices of the host."""
-    watch = held.start(cell.phase)
     second = replace(settings, home=tmp_path / "second", ledger_url=f"sqlite:///{tmp_path / 'second' / 'ledger.db'}")
     second.home.mkdir(mode=0o700)
+    if cell.phase == WAITING:
+        takes_another_device_than_the_locked_one(held, settings, second)
+        return
+    watch = held.start(cell.phase)
     ledger = open_ledger(second)
     both = DeviceRequest("cpu", per_replica=2)
     refused = acquire(ledger, second, other_gang(ledger), both, [0])
@@ -198,6 +201,29 @@ def test_two_homes(held: HeldGang, settings: Settings, tmp_path: Path, cell: Cel
     assert str(held.gang.supervisor_pid()) in str(refused)
     assert_succeeds(held, watch)
     wait_for(lambda: isinstance(acquire(ledger, second, other_gang(ledger), both, [0]), Granted), "both devices")
+
+
+def takes_another_device_than_the_locked_one(held: HeldGang, settings: Settings, second: Settings) -> None:
+    """Both installations have reserved the same device, and the other one takes it first: no try is lost."""
+    ledger, theirs = held.gang.ledger, open_ledger(second)
+    reserved = [
+        acquire(ledger, settings, held.gang.key, DeviceRequest("cpu"), [0]),
+        acquire(theirs, second, other_gang(theirs), DeviceRequest("cpu"), [0]),
+    ]
+    assert isinstance(reserved[0], Granted)
+    assert isinstance(reserved[1], Granted)
+    assert reserved[0].members[0].devices == reserved[1].members[0].devices
+    (device,) = reserved[0].members[0].devices
+    locks = take_devices(reserved[1].members[0], second)
+    with pytest.raises(DevicesBusyError, match=f"{device.uuid} is locked by"):
+        held.gang.start(held.program, tries_left=3).end()
+    for lock in locks:
+        lock.release()
+    watch = held.start(STARTING)  # the same try looks again
+    member = ledger.member(held.gang.key, 0)
+    assert member is not None
+    assert member.devices != (device,)
+    assert_succeeds(held, watch)
 
 
 @cells("vanish-device")
