@@ -103,7 +103,8 @@ class ReplicaLaunch:
     memory; ``memory_bytes`` is the memory of the replica's smallest device, None where it is not reported; ``cgroup``
     is the folder of the cgroup that the replica enters, empty for none. ``initial_checkpoint`` is the local prefix to
     begin with where the run has no checkpoint of its own yet, and always where ``fresh``. ``watched_folder`` is the
-    folder whose checkpoints an evaluator looks at, empty for all others.
+    folder whose checkpoints an evaluator looks at, empty for all others. ``upload`` says where its newest checkpoint
+    is copied while it trains: ``uri``, ``options`` (of the storage, which may hold secrets) and ``every_seconds``.
     """
 
     replica: int
@@ -132,6 +133,7 @@ class ReplicaLaunch:
     memory_bytes: int | None = None
     cgroup: str = ""
     watched_folder: str = ""
+    upload: dict[str, Any] | None = field(default=None, repr=False)
     seed: int = 0
 
     def for_attempt(self, **changes: Any) -> ReplicaLaunch:

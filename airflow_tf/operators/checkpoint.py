@@ -21,6 +21,7 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.core.units import parse_seconds
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.hooks.airflow_run import TaskRun, task_states
+from airflow_tf.hooks.carrying import forget
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.mapping import instance_names
 from airflow_tf.hooks.settings import load_settings
@@ -279,6 +280,7 @@ class CheckpointPublishOperator(BaseOperator):
             event = {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest}
             self._announce(context, event | ({"saved_model": f"{uri}/{SAVED_MODEL}"} if exported else {}))
             self._apply_retention()
+            self._forget_copies(run, _argument(context["dag"], aggregated.get("train_task", "train"), "upload", None))
             return {
                 "uri": uri,
                 "candidate": name,
@@ -368,6 +370,15 @@ class CheckpointPublishOperator(BaseOperator):
         for row in rows:
             if row["result"] != "kept":
                 self.log.info("%s: %s", row["version"], row["result"])
+
+    def _forget_copies(self, run: TaskRun, upload: Mapping[str, Any] | None) -> None:
+        """Remove what was copied while the training went on; what cannot be removed now stays."""
+        if upload is None:
+            return
+        try:
+            forget({**upload, "destination": self.destination}, run)
+        except StorageError as error:
+            self.log.warning("the copies of this run's checkpoints were not removed: %s", error)
 
     def _check_start(self, name: str, same: bool | None) -> None:  # noqa: FBT001 (None: unknown)
         """Refuse an average of replicas that did not begin with the same weights, unless an evaluation judges it."""

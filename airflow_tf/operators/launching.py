@@ -29,6 +29,7 @@ from airflow_tf.core.units import parse_bytes, parse_seconds
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.carrying import rescued, upload_of
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
 from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
@@ -74,6 +75,7 @@ class LaunchingOperator(DeviceSeeker):
         "progress_timeout",
         "memory_limit",
         "initial_checkpoint",
+        "upload",
     )
     template_ext: Sequence[str] = (".yaml", ".yml", ".json", ".pbtxt", ".j2")
     """Endings of files that a field may name instead of its value, like ``session_config="session.pbtxt"``."""
@@ -106,6 +108,7 @@ class LaunchingOperator(DeviceSeeker):
         kill_grace_seconds: float | str = 30.0,
         require_checkpoint: bool = True,
         initial_checkpoint: Mapping[str, str | None] | None = None,
+        upload: Mapping[str, Any] | None = None,
         fresh: bool = False,
         allow_from_scratch: bool = False,
         **kwargs: Any,
@@ -129,6 +132,7 @@ class LaunchingOperator(DeviceSeeker):
         self.kill_grace_seconds = kill_grace_seconds
         self.require_checkpoint = require_checkpoint
         self.initial_checkpoint = initial_checkpoint
+        self.upload = upload
         self.fresh = fresh
         self.allow_from_scratch = allow_from_scratch
         self._unrendered: dict[str, Any] = {}
@@ -194,6 +198,7 @@ class LaunchingOperator(DeviceSeeker):
             )
             for launch in launches
         ]
+        launches = self._with_copies(launches, plan, TaskRun.from_context(context), settings, folders)
         own = next(launch for launch in launches if launch.replica == self.replica)
         return Program(plan, own, tuple(launches))
 
@@ -275,6 +280,26 @@ class LaunchingOperator(DeviceSeeker):
             log=self.log,
             allow_from_scratch=self.allow_from_scratch,
         )
+
+    def _with_copies(
+        self, launches: list[ReplicaLaunch], plan: Plan, run: TaskRun, settings: Settings, folders: RunFolders
+    ) -> list[ReplicaLaunch]:
+        """Say where checkpoints are copied to while training goes on, and begin with a copy where this host has none.
+
+        A gang has but its first replica's, which all of them begin with.
+        """
+        if self.upload is None:
+            return launches
+        found = []
+        for launch in launches:
+            number = LEAD if plan.is_gang else launch.replica
+            copy = None
+            if not self.fresh:
+                copy = rescued(self.upload, run, number, folders=folders, settings=settings, log=self.log)
+            copies = upload_of(self.upload, run, number) if number == launch.replica else None
+            initial = copy or launch.initial_checkpoint
+            found.append(dataclasses.replace(launch, upload=copies, initial_checkpoint=initial))
+        return found
 
     def _inputs_of(
         self, launch: ReplicaLaunch, staged: Mapping[str, StagedInput], folders: RunFolders

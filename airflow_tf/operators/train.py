@@ -29,6 +29,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param memory_limit: most memory of the host that a replica may use. Refused where cgroups are not delegated.
     :param initial_checkpoint: ``{"source": uri, "hdfs_conn_id": …}`` of the checkpoint to begin with: a prefix, a
         published version, or ``<base>/latest``.
+    :param upload: ``{"destination": base URI, "hdfs_conn_id": …, "every": duration}``: while it trains, the newest
+        checkpoint is copied there; a host that has none of this run begins with it.
     :param fresh: every attempt begins with that or from scratch, never with what an earlier attempt has saved.
     :param allow_from_scratch: begin from scratch where checkpoints exist but cannot be read, or none is published.
     :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": way | None, "require_success": bool}``, staged

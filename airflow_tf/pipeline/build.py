@@ -148,6 +148,7 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
         **_device_timeout(declaration),
         **_given(declaration.checkpoints, "fresh", "allow_from_scratch"),
         **_initial(declaration),
+        **_upload(declaration),
         **_success(declaration),
         **_start_timeout(declaration),
         **_given(
@@ -181,6 +182,15 @@ def initial_checkpoint(declaration: Declaration) -> dict[str, str | None] | None
 def _initial(declaration: Declaration) -> dict[str, Any]:
     initial = initial_checkpoint(declaration)
     return {} if initial is None else {"initial_checkpoint": initial}
+
+
+def _upload(declaration: Declaration) -> dict[str, Any]:
+    checkpoints = declaration.checkpoints
+    if checkpoints.upload_every is None:
+        return {}
+    conn_id = checkpoints.hdfs_conn_id or declaration.hdfs_conn_id
+    place = {"destination": checkpoints.publish, "hdfs_conn_id": conn_id, "every": checkpoints.upload_every}
+    return {"upload": place}
 
 
 def _aggregate(declaration: Declaration) -> CheckpointAggregateOperator:

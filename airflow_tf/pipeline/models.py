@@ -170,6 +170,7 @@ class CheckpointsSpec(Spec):
     initial_checkpoint: Templated | None = None
     fresh: Annotated[bool, ReadAtParse] = False
     allow_from_scratch: Annotated[bool, ReadAtParse] = False
+    upload_every: Span | None = None
     export: ExportSpec | None = None
     publish: StaticUri | None = None
     keep: KeepSpec | None = None

@@ -143,8 +143,10 @@ def _publication(declaration: Declaration) -> Iterator[Conflict]:
         yield Conflict(
             ("checkpoints", "initial_checkpoint"), "nothing is published", why, "Give a URI, or add publish."
         )
+    todo = "Add 'publish', or remove this."
+    if checkpoints.upload_every is not None and not checkpoints.publish:
+        yield Conflict(("checkpoints", "upload_every"), "checkpoints are copied below 'publish'", todo=todo)
     if checkpoints.export and not checkpoints.publish:
-        todo = "Add 'publish', or remove this."
         yield Conflict(("checkpoints", "export"), "it is published with the checkpoint, and nothing is", todo=todo)
     if declaration.approval and not checkpoints.publish:
         todo = "Add 'checkpoints.publish', or remove this."

@@ -107,6 +107,22 @@ def list_versions(base: str, *, options: StorageOptions, stall_seconds: float = 
     return rows
 
 
+def carry(local: Path, uri: str, *, options: StorageOptions, stall_seconds: float = 60.0) -> str:
+    """Keep a folder with one checkpoint below ``uri`` instead of an older one; return where it is."""
+    return str(_run_mover("carry", uri, options, {"local": str(local)}, lambda _text: None, stall_seconds))
+
+
+def carried(uri: str, *, options: StorageOptions, stall_seconds: float = 60.0) -> str | None:
+    """Return the URI of the newest folder that :func:`carry` has left below ``uri``, None where there is none."""
+    found = _run_mover("carried", uri, options, {}, lambda _text: None, stall_seconds)
+    return None if found is None else str(found)
+
+
+def forget_carried(uri: str, *, options: StorageOptions, stall_seconds: float = 60.0) -> None:
+    """Remove all that :func:`carry` has left below ``uri``."""
+    _run_mover("forget", uri, options, {}, lambda _text: None, stall_seconds)
+
+
 def check_destination(base: str, *, options: StorageOptions, stall_seconds: float = 30.0) -> None:
     """Find out, by a file that is written and deleted, whether versions can be published below ``base``.
 

@@ -23,6 +23,7 @@ from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.retention import Keep
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.cache import Cache, boot_id
+from airflow_tf.storage.carrying import Carried
 from airflow_tf.storage.destination import Destination
 from airflow_tf.storage.local import local_error
 from airflow_tf.storage.options import StorageOptions
@@ -75,6 +76,9 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
         "measure": _measure,
         "latest": _latest,
         "check": _check,
+        "carry": lambda job, *parts: _carried(job, *parts).put(Path(job["local"])),
+        "carried": lambda *parts: _carried(*parts).newest(),
+        "forget": lambda _job, uri, options, _reporter: open_file_system(uri, options).delete(uri.path),
         "versions": lambda *parts: _versions(*parts).rows(),
         "prune": _prune,
     }
@@ -122,6 +126,11 @@ def _versions(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: 
 
 def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str | None:
     return _versions(job, uri, options, reporter).latest()
+
+
+def _carried(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> Carried:
+    patience = Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
+    return Carried(uri, open_file_system(uri, options), reporter, patience)
 
 
 def _check(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:

@@ -23,6 +23,7 @@ from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
 from airflow_tf.core.verdict import Ended, Step, Verdict, evaluator_of, lacks_culprit, may_rejoin, next_step, settle
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, StopOrder, resume_point
+from airflow_tf.supervisor.carrier import Carrier
 from airflow_tf.supervisor.host import Host
 from airflow_tf.supervisor.placement import write_placement
 from airflow_tf.supervisor.protocol import Attach
@@ -57,7 +58,9 @@ class Drive:
         self._launches: dict[int, ReplicaLaunch] = {launch.replica: launch for launch in request.launches}
         self._members: dict[int, Member] = {member.replica: member for member in request.members}
         self._gang_folder = gang_folder
-        self._watchdogs = host.watchdogs(self._plan, self._members)
+        self._watchdogs = list(host.watchdogs(self._plan, self._members))
+        if any(launch.upload is not None for launch in request.launches):
+            self._watchdogs.append(Carrier(gang_folder / "carrier.log").watch)
         self._stop: StopOrder | None = None
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()

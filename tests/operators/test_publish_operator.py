@@ -13,6 +13,7 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tf.core.checkpoint import BundleWriter, Entry, verify
+from airflow_tf.core.identity import digest
 from airflow_tf.operators import checkpoint as module
 from airflow_tf.operators.checkpoint import CheckpointPublishOperator
 
@@ -37,7 +38,9 @@ def publish(settings, monkeypatch, tmp_path, base, candidate):
     """Execute the operator for the run of a day; ``fences`` are those of the ledger at that moment."""
     monkeypatch.setattr(module, "load_settings", lambda: settings)
     (tmp_path / "train.py").write_text("print()")
-    train = types.SimpleNamespace(is_mapped=True, partial_kwargs={"entrypoint": "train.py", "session_config": {"a": 1}})
+    upload = {"destination": f"file://{base}", "hdfs_conn_id": None, "every": "10m"}
+    declared = {"entrypoint": "train.py", "session_config": {"a": 1}, "upload": upload}
+    train = types.SimpleNamespace(is_mapped=True, partial_kwargs=declared)
     dag = types.SimpleNamespace(fileloc=str(tmp_path / "dag.py"), get_task=lambda _task_id: train)
 
     def call(day=1, fences=(3,), aggregated=None, evaluation=None, exported=None, **options):
@@ -126,6 +129,14 @@ def test_an_export_is_published_with_its_checkpoint_and_named_in_the_event(publi
     again, _ = publish(exported=exported_model(tmp_path / "exported-again", b"other bytes of the same model"))
     assert again["uri"] == first["uri"]
     assert (folder / "saved_model" / "saved_model.pb").read_bytes() == b"graph"
+
+
+def test_what_was_copied_while_this_run_trained_goes_when_it_is_published(publish, base):
+    mine, other = base / ".airflow_tf-runs" / digest("dag", "run 1"), base / ".airflow_tf-runs" / "other"
+    for folder in (mine, other):
+        (folder / "train-1" / "replica-0" / "ck-1").mkdir(parents=True)
+    publish()
+    assert (mine.exists(), other.exists()) == (False, True)
 
 
 def test_an_export_of_another_candidate_is_not_published(publish, base, tmp_path):

@@ -267,3 +267,10 @@ def test_an_export_comes_between_the_choice_and_the_publication(tmp_path):
     assert (export.entrypoint, export.arguments) == (str(tmp_path / "train.py"), {"a": 1})
     assert (export.evaluation_task, export.metric, export.mode) == ("evaluate", "mae", "min")
     assert publish.export_task == "export"
+
+
+def test_checkpoints_are_copied_below_the_base_of_the_versions(tmp_path):
+    text = changed("  aggregate: average\n", "  aggregate: average\n  upload_every: 10m\n")
+    upload = load_dag(write(tmp_path, text)).get_task("train").partial_kwargs["upload"]
+    base = "hdfs://namenode:8020/models/churn"
+    assert upload == {"destination": base, "hdfs_conn_id": "cluster", "every": "10m"}
