@@ -78,7 +78,7 @@ def _problems(file: Path) -> list[dict[str, str | int]]:
         problems = error.problems
     return [
         {
-            "file": str(file),
+            "file": str(problem.position.file or file),
             "line": problem.position.line,
             "column": problem.position.column,
             "message": problem.message,

@@ -18,11 +18,12 @@ from airflow_tf.core.session_config.validation import judge
 from airflow_tf.core.templates import without_templates
 from airflow_tf.core.units import parse_share
 from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Problem, problems_of
+from airflow_tf.pipeline.extends import read_declaration
 from airflow_tf.pipeline.mending import mend
 from airflow_tf.pipeline.models import Declaration
 from airflow_tf.pipeline.rules import conflicts
 from airflow_tf.pipeline.variables import unknown_names
-from airflow_tf.pipeline.yaml_reader import Document, read_yaml
+from airflow_tf.pipeline.yaml_reader import Document
 
 _UNBOUNDED_BYTES = 2**60
 _SESSION_CONFIG: DataPath = ("train", "session_config")
@@ -41,7 +42,7 @@ def load_declaration(file: Path) -> Loaded:
 
     :raises InvalidDeclarationError: with every problem of the file.
     """
-    return check_document(read_yaml(file))
+    return check_document(read_declaration(file))
 
 
 def check_document(document: Document) -> Loaded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
 
@@ -24,10 +24,11 @@ DataPath = tuple[str | int, ...]
 
 
 class Position(NamedTuple):
-    """A place in a file, counted from 1 as editors do."""
+    """A place in a file, counted from 1 as editors do; ``file`` is None in the declaration itself."""
 
     line: int
     column: int
+    file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,7 @@ class Problem:
 
     def format(self, file: Path) -> str:
         """Return ``file:line:column: message``, the form that editors and CI make a link of."""
-        return f"{file}:{self.position.line}:{self.position.column}: {self.message}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain JSON."""
-        return asdict(self)
+        return f"{self.position.file or file}:{self.position.line}:{self.position.column}: {self.message}"
 
 
 class InvalidDeclarationError(DeclarationError):
@@ -63,7 +60,7 @@ class InvalidDeclarationError(DeclarationError):
     @classmethod
     def of(cls, file: Path, problems: Sequence[Problem]) -> Self:
         """Return the error for ``file``, its problems in the order of their positions."""
-        ordered = tuple(sorted(problems, key=lambda problem: problem.position))
+        ordered = tuple(sorted(problems, key=lambda problem: (bool(problem.position.file), problem.position[:2])))
         error = cls("\n".join(problem.format(file) for problem in ordered))
         error.problems = ordered
         return error

@@ -14,8 +14,9 @@ from airflow.sdk import DAG, get_parsing_context
 from airflow_tf.pipeline.build import build_dag
 from airflow_tf.pipeline.declaration import check_document
 from airflow_tf.pipeline.errors import InvalidDeclarationError, Problem
+from airflow_tf.pipeline.extends import read_declaration
 from airflow_tf.pipeline.placeholder import placeholder_dag
-from airflow_tf.pipeline.yaml_reader import Document, read_yaml
+from airflow_tf.pipeline.yaml_reader import Document
 
 SUFFIX = ".tf.yaml"
 
@@ -35,7 +36,7 @@ def load_dags(namespace: MutableMapping[str, Any], loader_file: str, name: str |
     """
     folder, wanted = Path(loader_file).absolute().parent, get_parsing_context().dag_id
     if name is not None:
-        document = read_yaml(folder / name)
+        document = read_declaration(folder / name)
         dags = [build_dag(check_document(document))] if wanted in {None, _dag_id(document)} else []
     else:
         dags = _load_folder(folder, wanted)
@@ -78,7 +79,7 @@ def _load(files: Sequence[Path], wanted: str | None) -> list[DAG]:
 
 def _read(file: Path) -> Document | InvalidDeclarationError:
     try:
-        return read_yaml(file)
+        return read_declaration(file)
     except InvalidDeclarationError as error:
         return error
 

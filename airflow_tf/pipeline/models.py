@@ -194,6 +194,7 @@ class ApprovalSpec(Spec):
 class Declaration(Spec):
     """A whole ``*.tf.yaml``."""
 
+    extends: Text | None = None
     dag_id: DagId
     schedule: Schedule = None
     start_date: StartDate | None = None

@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tf.pipeline import load_dags, loader
 from airflow_tf.pipeline.errors import InvalidDeclarationError
-from airflow_tf.pipeline.yaml_reader import read_yaml
+from airflow_tf.pipeline.extends import read_declaration
 from tests.pipeline.declarations import VALID, changed, write
 
 FOLDER_LOADER = "from airflow_tf.pipeline import load_dags  # airflow dag\n\nload_dags(globals(), __file__)\n"
@@ -101,7 +101,7 @@ def test_for_a_wanted_dag_only_its_file_is_read(tmp_path, wanted, monkeypatch):
     for name in ("dag_a", "dag_b", "dag_b2"):
         write(tmp_path, named(f"{name}  # a comment"), f"{name}.tf.yaml")
     read = []
-    monkeypatch.setattr(loader, "read_yaml", lambda file: (read.append(file.name), read_yaml(file))[1])
+    monkeypatch.setattr(loader, "read_declaration", lambda file: (read.append(file.name), read_declaration(file))[1])
     wanted("dag_b")
     assert list(load(tmp_path)) == ["dag_b"]
     assert read == ["dag_b.tf.yaml"]

@@ -21,7 +21,7 @@ def read(tmp_path, text, name="x.tf.yaml"):
 def problems(tmp_path, text):
     with pytest.raises(InvalidDeclarationError) as caught:
         read(tmp_path, text)
-    return [(*problem.position, problem.message) for problem in caught.value.problems]
+    return [(*problem.position[:2], problem.message) for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Declarations that extend another file: shared keys are written once, own keys are laid over them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Position, Problem
+from airflow_tf.pipeline.yaml_reader import Document, read_yaml
+
+KEY = "extends"
+_WHERE: DataPath = (KEY,)
+_MOST_FILES = 8
+
+
+def read_declaration(file: Path, above: tuple[Path, ...] = ()) -> Document:
+    """Read ``file`` and what it extends, as one document whose positions name the file of each key.
+
+    Mappings are merged key by key; everything else of the extending file replaces what it extends.
+
+    :param above: the files that extend this one.
+    :raises InvalidDeclarationError: if one of them cannot be read, or they extend each other in a circle.
+    """
+    document = read_yaml(file)
+    if KEY not in document.data:
+        return document
+    below = _read_extended(document, above)
+    own = {key: value for key, value in document.data.items() if key != KEY}
+    positions = {path: position for path, position in document.positions.items() if path != _WHERE}
+    data, inherited = _merge(below, own)
+    return replace(document, data=data, positions=inherited | positions)
+
+
+def _read_extended(document: Document, above: tuple[Path, ...]) -> Document:
+    """Read the file that ``document`` extends; its positions name it."""
+    named = document.data[KEY]
+    files = (*above, document.file.absolute())
+    problem = None
+    if not isinstance(named, str) or not (document.file.parent / named).is_file():
+        todo = "Give a file relative to this one."
+        problem = Problem(document.locate(_WHERE), _WHERE, f"there is no file {named!r}", todo=todo)
+    elif (document.file.parent / named).absolute() in files or len(files) >= _MOST_FILES:
+        problem = Problem(document.locate(_WHERE), _WHERE, f"{named!r} extends files in a circle", todo="Remove it.")
+    if problem is not None:
+        raise InvalidDeclarationError.of(document.file, [problem])
+    file = (document.file.parent / named).absolute()
+    try:
+        below = read_declaration(file, files)
+    except InvalidDeclarationError as error:
+        found = [replace(problem, position=_in(file, problem.position)) for problem in error.problems]
+        raise InvalidDeclarationError.of(document.file, found) from error
+    return replace(below, positions={path: _in(file, position) for path, position in below.positions.items()})
+
+
+def _in(file: Path, position: Position) -> Position:
+    return position if position.file else position._replace(file=file)
+
+
+def _merge(below: Document, own: dict[str, Any]) -> tuple[dict[str, Any], dict[DataPath, Position]]:
+    """Return the merged data, and the positions of what comes from ``below``."""
+    replaced: list[DataPath] = []
+
+    def merge(under: dict[str, Any], over: dict[str, Any], path: DataPath) -> dict[str, Any]:
+        merged = dict(under)
+        for key, value in over.items():
+            if isinstance(value, dict) and isinstance(under.get(key), dict):
+                merged[key] = merge(under[key], value, (*path, key))
+            else:
+                merged[key] = value
+                replaced.append((*path, key))
+        return merged
+
+    data = merge(below.data, own, ())
+    kept = {
+        path: position
+        for path, position in below.positions.items()
+        if not any(path[: len(gone)] == gone for gone in replaced)
+    }
+    return data, kept
