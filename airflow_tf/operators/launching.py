@@ -290,16 +290,19 @@ class LaunchingOperator(DeviceSeeker):
         """
         if self.upload is None:
             return launches
-        found = []
-        for launch in launches:
-            number = LEAD if plan.is_gang else launch.replica
-            copy = None
-            if not self.fresh:
-                copy = rescued(self.upload, run, number, folders=folders, settings=settings, log=self.log)
-            copies = upload_of(self.upload, run, number) if number == launch.replica else None
-            initial = copy or launch.initial_checkpoint
-            found.append(dataclasses.replace(launch, upload=copies, initial_checkpoint=initial))
-        return found
+        number = LEAD if plan.is_gang else self.replica
+        copy = None
+        if not self.fresh:
+            copy = rescued(self.upload, run, number, folders=folders, settings=settings, log=self.log)
+        target = upload_of(self.upload, run, number)
+        return [
+            dataclasses.replace(
+                launch,
+                upload=target if launch.replica == number else None,
+                initial_checkpoint=copy or launch.initial_checkpoint,
+            )
+            for launch in launches
+        ]
 
     def _inputs_of(
         self, launch: ReplicaLaunch, staged: Mapping[str, StagedInput], folders: RunFolders

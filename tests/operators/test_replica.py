@@ -13,6 +13,7 @@ from airflow.sdk import DAG
 from airflow_tf.core.devices import Device, Health, Member, Reading
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.launch import Plan, ReplicaLaunch
 from airflow_tf.core.ledger import Outcome, ReplicaRecord
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.session_config import ConfigContext, validate
@@ -231,3 +232,25 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
         {"all": "/staged/a", "part": f"/staged/b/{number}-of-3"} for number in range(3)
     ]
     assert [launch.require_checkpoint for launch in program.launches] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("roles", "replica", "asked", "uploads"),
+    [({}, 1, 1, [None, "replica-1"]), ({"worker": 2}, 1, 0, ["replica-0", None])],
+)
+def test_a_copy_replaces_what_this_host_lacks_and_a_gang_has_only_its_first_replicas(
+    monkeypatch: pytest.MonkeyPatch, roles: dict[str, int], replica: int, asked: int, uploads: list[str | None]
+) -> None:
+    numbers: list[int] = []
+    monkeypatch.setattr(launching, "rescued", lambda _upload, _run, number, **_: numbers.append(number) or "/copy/ck-7")
+    monkeypatch.setattr(launching, "upload_of", lambda _upload, _run, number: {"uri": f"replica-{number}"})
+    upload = {"destination": "file:///models", "every": "10m"}
+    task = TensorFlowTrainOperator(task_id="train", replica=replica, entrypoint="train.py", upload=upload)
+    launches = [ReplicaLaunch(n, 2, "train.py", "/", initial_checkpoint="/warm") for n in ((0, 1) if roles else (1,))]
+    arguments: list[Any] = [launches, Plan(roles=roles), None, None, None]
+    found = task._with_copies(*arguments)
+    assert numbers == [asked]
+    assert [launch.upload and launch.upload["uri"] for launch in found] == [uploads[launch.replica] for launch in found]
+    assert {launch.initial_checkpoint for launch in found} == {"/copy/ck-7"}
+    task.fresh = True
+    assert {launch.initial_checkpoint for launch in task._with_copies(*arguments)} == {"/warm"}
