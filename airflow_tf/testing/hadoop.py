@@ -110,11 +110,13 @@ def _pom(version: str) -> str:
     )
 
 
-def write_configuration(folder: Path, *, rpc_port: int, http_port: int, data: Path, blocksize_bytes: int) -> None:
+def write_configuration(folder: Path, *, data: Path, blocksize_bytes: int, namenodes: Mapping[str, str]) -> None:
     """Write ``core-site.xml``, ``hdfs-site.xml``, logging and the empty web applications into ``folder``.
 
     The jars carry no web applications, and the servers refuse to start without their folders. The short heartbeats
     make the NameNode expire a dead DataNode after 12 s instead of 10 minutes.
+
+    :param namenodes: the properties, of both files, that say where the NameNodes are.
     """
     for name in ("hdfs", "datanode", "secondary", "journal"):
         web = folder / "webapps" / name / "WEB-INF"
@@ -127,13 +129,11 @@ def write_configuration(folder: Path, *, rpc_port: int, http_port: int, data: Pa
         "log4j.appender.console.layout=org.apache.log4j.PatternLayout\n"
         "log4j.appender.console.layout.ConversionPattern=%d %p %c: %m%n\n"
     )
-    core = {"fs.defaultFS": f"hdfs://127.0.0.1:{rpc_port}", "hadoop.tmp.dir": str(data)}
+    core = {"hadoop.tmp.dir": str(data)}
     hdfs = {
         "dfs.replication": "2",
         "dfs.blocksize": str(blocksize_bytes),
         "dfs.namenode.fs-limits.min-block-size": "65536",
-        "dfs.namenode.name.dir": (data / "namenode").as_uri(),
-        "dfs.namenode.http-address": f"127.0.0.1:{http_port}",
         "dfs.namenode.rpc-bind-host": "127.0.0.1",
         "dfs.namenode.safemode.extension": "0",
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
@@ -142,8 +142,8 @@ def write_configuration(folder: Path, *, rpc_port: int, http_port: int, data: Pa
         "dfs.namenode.heartbeat.recheck-interval": "1000",
         "dfs.namenode.edits.noeditlogchannelflush": "true",
     }
-    (folder / "core-site.xml").write_text(_site(core))
-    (folder / "hdfs-site.xml").write_text(_site(hdfs))
+    (folder / "core-site.xml").write_text(_site({**core, **namenodes}))
+    (folder / "hdfs-site.xml").write_text(_site({**hdfs, **namenodes}))
 
 
 def _site(properties: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -36,7 +37,7 @@ URI_VARIABLE = "AIRFLOW_TF_HDFS"
 """Environment variable in which ``run`` hands the cluster's URI to its command."""
 
 _PREFIX = "airflow_tf-hdfs-"
-_SERVER = "org.apache.hadoop.hdfs.server"
+SERVER_PACKAGE = "org.apache.hadoop.hdfs.server"
 _JVM = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -57,6 +58,11 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+def is_datanode(name: str) -> bool:
+    """Tell whether a process of a cluster is a DataNode."""
+    return name.startswith("datanode")
 
 
 class HdfsCluster:
@@ -125,24 +131,45 @@ class HdfsCluster:
         folder = self.folder
         for name in ("conf", "log", "tmp", "data"):
             (folder / name).mkdir()
-        uses = {name: ("rpc", "http") if name == NAMENODE else tuple(_DATANODE_KEYS) for name in self.names}
+        uses = {name: tuple(_DATANODE_KEYS) if is_datanode(name) else ("rpc", "http") for name in self.names}
         self._ports = free_ports([f"{name}.{use}" for name in self.names for use in uses[name]])
         write_configuration(
             folder / "conf",
-            rpc_port=self._ports["namenode.rpc"],
-            http_port=self._ports["namenode.http"],
             data=folder / "data",
             blocksize_bytes=self._blocksize_bytes,
+            namenodes=self._namenodes(),
         )
         classpath = f"{folder / 'conf'}:{jars}/*"
         self._command = [java, *_JVM, f"-Djava.io.tmpdir={folder / 'tmp'}", "-cp", classpath]
-        self._spawn("format", [f"{_SERVER}.namenode.NameNode", "-format", "-force", "-nonInteractive"])
-        if self._processes["format"].wait(self._start_seconds) != 0:
-            raise AirflowTfError("The test HDFS was not formatted", self._log_tail("format"))
-        del self._processes["format"]
+        self._format()
         for name in self.names:
             self._launch(name)
+        self._begin()
+
+    def _begin(self) -> None:
         self.wait_ready()
+
+    def _namenodes(self) -> dict[str, str]:
+        """Return the properties that say where the NameNode is."""
+        return {
+            "fs.defaultFS": self.uri,
+            "dfs.namenode.name.dir": (self.folder / "data" / NAMENODE).as_uri(),
+            "dfs.namenode.http-address": self.webhdfs_url.removeprefix("http://"),
+        }
+
+    def _format(self) -> None:
+        self._run("format", [*self._namenode_command(NAMENODE), "-format", "-force", "-nonInteractive"])
+
+    def _run(self, name: str, arguments: list[str]) -> None:
+        """Run a program of Hadoop to its end."""
+        self._spawn(name, arguments)
+        if self._processes[name].wait(self._start_seconds) != 0:
+            raise AirflowTfError(f"The test HDFS could not {name}", self._log_tail(name))
+        del self._processes[name]
+
+    def _namenode_command(self, name: str) -> list[str]:
+        del name
+        return [f"{SERVER_PACKAGE}.namenode.NameNode"]
 
     def stop(self) -> None:
         """Kill all processes and remove the folder; does nothing if the cluster does not run or in a forked child."""
@@ -204,14 +231,16 @@ class HdfsCluster:
 
         :raises AirflowTfError: if that takes longer than ``start_seconds`` or a process ends meanwhile.
         """
-        waiting = set(self.names)
+        self._wait(set(self.names), self._serves)
+
+    def _wait(self, waiting: set[str], serves: Callable[[str], bool]) -> None:
         deadline = time.monotonic() + self._start_seconds
         while waiting:
             for name in sorted(waiting):
                 running = self._runs(name)
                 if name == NAMENODE and not running:
                     raise AirflowTfError("The NameNode of the test HDFS ended or is paused", self._log_tail(name))
-                if not running or self._serves(name):
+                if not running or serves(name):
                     waiting.discard(name)
             if waiting and time.monotonic() > deadline:
                 name = min(waiting)
@@ -225,9 +254,9 @@ class HdfsCluster:
         return self._process(name).poll() is None and name not in self._paused
 
     def _serves(self, name: str) -> bool:
-        if name == NAMENODE:
+        if not is_datanode(name):
             state = self._bean(name, "Hadoop:service=NameNode,name=FSNamesystemState")
-            live = sum(self._runs(other) for other in self._processes if other != NAMENODE)
+            live = sum(self._runs(other) for other in self._processes if is_datanode(other))
             reports = self._bean(name, "Hadoop:service=NameNode,name=NameNodeActivity")
             return (
                 state.get("FSState") == "Operational"
@@ -257,9 +286,13 @@ class HdfsCluster:
         return self._processes[name]
 
     def _launch(self, name: str) -> None:
-        arguments = [f"{_SERVER}.namenode.NameNode"]
-        if name != NAMENODE:
-            arguments = [f"{_SERVER}.datanode.DataNode", "-D", f"dfs.datanode.data.dir={self.folder / 'data' / name}"]
+        arguments = self._namenode_command(name)
+        if is_datanode(name):
+            arguments = [
+                f"{SERVER_PACKAGE}.datanode.DataNode",
+                "-D",
+                f"dfs.datanode.data.dir={self.folder / 'data' / name}",
+            ]
             for use, key in _DATANODE_KEYS.items():
                 arguments += ["-D", f"dfs.datanode.{key}=127.0.0.1:{self._ports[f'{name}.{use}']}"]
         self._spawn(name, arguments)
