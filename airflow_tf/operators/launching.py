@@ -198,7 +198,9 @@ class LaunchingOperator(DeviceSeeker):
             )
             for launch in launches
         ]
-        launches = self._with_copies(launches, plan, TaskRun.from_context(context), settings, folders)
+        if self.upload is not None:
+            run = TaskRun.from_context(context)
+            launches = self._with_copies(launches, self.upload, plan, run, settings, folders)
         own = next(launch for launch in launches if launch.replica == self.replica)
         return Program(plan, own, tuple(launches))
 
@@ -282,19 +284,23 @@ class LaunchingOperator(DeviceSeeker):
         )
 
     def _with_copies(
-        self, launches: list[ReplicaLaunch], plan: Plan, run: TaskRun, settings: Settings, folders: RunFolders
+        self,
+        launches: list[ReplicaLaunch],
+        upload: Mapping[str, Any],
+        plan: Plan,
+        run: TaskRun,
+        settings: Settings,
+        folders: RunFolders,
     ) -> list[ReplicaLaunch]:
         """Say where checkpoints are copied to while training goes on, and begin with a copy where this host has none.
 
         A gang has but its first replica's, which all of them begin with.
         """
-        if self.upload is None:
-            return launches
         number = LEAD if plan.is_gang else self.replica
         copy = None
         if not self.fresh:
-            copy = rescued(self.upload, run, number, folders=folders, settings=settings, log=self.log)
-        target = upload_of(self.upload, run, number)
+            copy = rescued(upload, run, number, folders=folders, settings=settings, log=self.log)
+        target = upload_of(upload, run, number)
         return [
             dataclasses.replace(
                 launch,

@@ -247,7 +247,7 @@ def test_a_copy_replaces_what_this_host_lacks_and_a_gang_has_only_its_first_repl
     upload = {"destination": "file:///models", "every": "10m"}
     task = TensorFlowTrainOperator(task_id="train", replica=replica, entrypoint="train.py", upload=upload)
     launches = [ReplicaLaunch(n, 2, "train.py", "/", initial_checkpoint="/warm") for n in ((0, 1) if roles else (1,))]
-    arguments: list[Any] = [launches, Plan(roles=roles), None, None, None]
+    arguments: list[Any] = [launches, upload, Plan(roles=roles), None, None, None]
     found = task._with_copies(*arguments)
     assert numbers == [asked]
     assert [launch.upload and launch.upload["uri"] for launch in found] == [uploads[launch.replica] for launch in found]
