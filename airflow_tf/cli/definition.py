@@ -54,6 +54,7 @@ def _numbers(text: str) -> list[float]:
 
 ARG_FILES = _arg("files", nargs="+", metavar="FILE", help="Declarations (*.tf.yaml)")
 ARG_FILE = _arg("file", metavar="FILE", help="A declaration (*.tf.yaml)")
+ARG_JOB = _arg("file", metavar="FILE", help="A YAML file with one TFJob")
 ARG_CONF = _arg("-c", "--conf", metavar="JSON", help="Values of params, as a run is triggered with")
 ARG_CONFIGS = _arg("files", nargs="+", metavar="FILE", help="Session configs (.yaml, .json, .pbtxt, or .j2 of them)")
 ARG_NAME = _arg("name", metavar="NAME", help="What the new DAG and its files are called")
@@ -221,6 +222,12 @@ _PLAN = (
     "Show what a run would do: inputs, devices, cluster, session config, destinations, problems",
     (ARG_FILE, ARG_CONF, ARG_OUTPUT),
 )
+_TFJOB = (
+    "airflow_tf.cli.tfjob.import_tfjob",
+    "tfjob",
+    "Print a Kubeflow TFJob as a declaration, with all that has no counterpart",
+    (ARG_JOB,),
+)
 _SESSION_CONFIG = (
     "airflow_tf.cli.session_config.session_config",
     "session-config",
@@ -238,11 +245,14 @@ def get_cli_commands() -> list[CLICommand]:
     )
     cached = [_command(f"{_OF_CACHE}_{name}", name, *rest) for name, rest in _CACHE.items()]
     cache = GroupCommand(name="cache", help="List, check and empty the staging cache", subcommands=cached)
+    importing = GroupCommand(
+        name="import", help="Make a declaration of a job for another product", subcommands=[_command(*_TFJOB)]
+    )
     return [
         GroupCommand(
             name="tf",
             help="Train TensorFlow models",
-            subcommands=[*commands, _command(*_PLAN), _command(*_SESSION_CONFIG), group, cache],
+            subcommands=[*commands, _command(*_PLAN), _command(*_SESSION_CONFIG), group, cache, importing],
         )
     ]
 
