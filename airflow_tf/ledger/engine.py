@@ -110,6 +110,10 @@ class Transaction:
         result: CursorResult[Any] = self.connection.execute(statement, given)
         return result.rowcount
 
+    def add(self, statement: Executable, rows: Sequence[Mapping[str, object]]) -> Sequence[Row[Any]]:
+        """Insert many rows with as few statements as the database allows; return what is returned of each."""
+        return self.connection.execute(statement, rows).all()
+
     def finish(self) -> None:
         """Write what the session has to write."""
         if "session" in self.__dict__:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -106,14 +106,20 @@ def end_member(session: Session, clock: Clock, member: MemberEntry, state: Membe
 
 def release(work: Transaction, members: Sequence[Member]) -> None:
     """End members that their holder gives back, or whose revocation its supervisor has obeyed."""
-    at = work.clock.wall_text()
-    work.change(statements.RELEASE, *({**_name(member), "at": at} for member in members))
-    work.change(statements.OBEY, *({**_name(member), "at": at} for member in members))
-    work.change(statements.DROP_HOLDINGS, *map(_name, members))
+    at = {"at": work.clock.wall_text()}
+    for names, count in _by_reservation(members):
+        if work.change(statements.RELEASE, names | at) < count:
+            work.change(statements.OBEY, names | at)
+        work.change(statements.DROP_HOLDINGS, names)
 
 
-def _name(member: Member) -> dict[str, object]:
-    return {"of_reservation": member.reservation_id, "of_replica": member.replica}
+def _by_reservation(members: Sequence[Member]) -> Iterator[tuple[dict[str, object], int]]:
+    """Return what names the members of each reservation in a statement, and how many they are."""
+    replicas: dict[int, set[int]] = {}
+    for member in members:
+        replicas.setdefault(member.reservation_id, set()).add(member.replica)
+    for reservation_id, numbers in replicas.items():
+        yield {"of_reservation": reservation_id, "of_replicas": sorted(numbers)}, len(numbers)
 
 
 def confirm(work: Transaction, members: Sequence[Member], supervisor_pid: int) -> None:
@@ -126,7 +132,8 @@ def confirm(work: Transaction, members: Sequence[Member], supervisor_pid: int) -
         "pid": supervisor_pid,
         "at": clock.wall_text(),
     }
-    if work.change(statements.CONFIRM, *(_name(member) | values for member in members)) != len(members):
+    changed = [work.change(statements.CONFIRM, names | values) == count for names, count in _by_reservation(members)]
+    if not all(changed):
         for member in members:
             _check_confirmed(work.session, clock, member, supervisor_pid)
 

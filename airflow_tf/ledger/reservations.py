@@ -157,14 +157,14 @@ def _add_members(
         "time_limit_seconds": ask.turn.time_limit_seconds,
         "ended_why": "",
     }
-    work.change(statements.ADD_MEMBER, *(common | {"replica": replica} for replica in devices))
-    parts = [
-        {"of_reservation": fence, "of_replica": replica, "of_uuid": device.uuid}
+    ids = {row.replica: row.id for row in work.add(statements.ADD_MEMBERS, [common | {"replica": n} for n in devices])}
+    parts: list[dict[str, object]] = [
+        {"member_id": ids[replica], "host_id": host_id, "uuid": device.uuid, "share_percent": percent}
         for replica, found in devices.items()
         for device in found
     ]
     if parts:
-        work.change(statements.ADD_HOLDING, *parts)
+        work.add(statements.ADD_HOLDINGS, parts)
     return [Member(fence, fence, replica, found, state, percent) for replica, found in devices.items()]
 
 

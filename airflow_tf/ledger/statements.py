@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from sqlalchemy import BindParameter, String, Table, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import BindParameter, Table, bindparam, delete, exists, insert, or_, select, update
 
 from airflow_tf.core.states import MemberState
 from airflow_tf.ledger.schema import (
@@ -35,8 +35,8 @@ _RESERVED, _CONFIRMED = MemberState.RESERVED.value, MemberState.CONFIRMED.value
 
 # Names of parameters differ from those of the columns that a statement sets: SQLAlchemy keeps these for itself.
 
-_IS_MEMBER = (_MEMBERS.c.reservation_id == bindparam("of_reservation")) & (
-    _MEMBERS.c.replica == bindparam("of_replica")
+_ARE_MEMBERS = (_MEMBERS.c.reservation_id == bindparam("of_reservation")) & _MEMBERS.c.replica.in_(
+    bindparam("of_replicas", expanding=True)
 )
 _IS_DUE = (_MEMBERS.c.state == _RESERVED) & or_(
     _MEMBERS.c.expires_seconds <= bindparam("now"), _MEMBERS.c.epoch != bindparam("of_epoch")
@@ -89,19 +89,14 @@ HELD = select(_HOLDINGS.c.uuid).where(_HOLDINGS.c.host_id == bindparam("of_host"
 
 ADD_GANG = insert(_GANGS)
 ADD_RESERVATION = insert(_RESERVATIONS).returning(_RESERVATIONS.c.id)
-ADD_MEMBER = insert(_MEMBERS)
-ADD_HOLDING = insert(_HOLDINGS).from_select(
-    ["member_id", "host_id", "uuid", "share_percent"],
-    select(_MEMBERS.c.id, _MEMBERS.c.host_id, bindparam("of_uuid", type_=String), _MEMBERS.c.share_percent).where(
-        _IS_MEMBER
-    ),
-)
-"""Give a member a device."""
+ADD_MEMBERS = insert(_MEMBERS).returning(_MEMBERS.c.id, _MEMBERS.c.replica)
+ADD_HOLDINGS = insert(_HOLDINGS).returning(_HOLDINGS.c.member_id)
+"""Give members devices; what is returned lets SQLAlchemy send all rows as one statement."""
 
 CONFIRM = (
     update(_MEMBERS)
     .where(
-        _IS_MEMBER,
+        _ARE_MEMBERS,
         _MEMBERS.c.state == _RESERVED,
         _MEMBERS.c.epoch == bindparam("of_epoch"),
         _MEMBERS.c.expires_seconds > bindparam("now"),
@@ -119,15 +114,15 @@ CONFIRM = (
 
 RELEASE = (
     update(_MEMBERS)
-    .where(_IS_MEMBER, or_(*(_MEMBERS.c.state == state for state in LIVE)))  # an IN cannot be run for many at once
+    .where(_ARE_MEMBERS, _MEMBERS.c.state.in_(LIVE))
     .values(state=MemberState.RELEASED.value, changed_at=bindparam("at"), ended_why="")
 )
 OBEY = (
     update(_MEMBERS)
-    .where(_IS_MEMBER, _MEMBERS.c.state == MemberState.REVOKED.value, _MEMBERS.c.supervisor_pid.is_not(None))
+    .where(_ARE_MEMBERS, _MEMBERS.c.state == MemberState.REVOKED.value, _MEMBERS.c.supervisor_pid.is_not(None))
     .values(state=MemberState.RELEASED.value, changed_at=bindparam("at"))
 )
 """Note that a supervisor has ended what was revoked."""
 
-DROP_HOLDINGS = delete(_HOLDINGS).where(_HOLDINGS.c.member_id.in_(select(_MEMBERS.c.id).where(_IS_MEMBER)))
-"""Take a member's devices from it."""
+DROP_HOLDINGS = delete(_HOLDINGS).where(_HOLDINGS.c.member_id.in_(select(_MEMBERS.c.id).where(_ARE_MEMBERS)))
+"""Take members' devices from them."""

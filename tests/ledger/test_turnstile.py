@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import multiprocessing
 import os
 import signal
+import struct
 import threading
 import time
 
@@ -40,6 +42,14 @@ def sign_in(path, book, number):
 
 def count_tickets(turnstile):
     return int.from_bytes(turnstile.path.read_bytes()[:8], "little")
+
+
+def enter_again_and_again(path, together, book):
+    turnstile = Turnstile(path)
+    together.wait(60)
+    for _ in range(2000):
+        with turnstile.turn(60.0) as came, book.open("a") as file:
+            file.write(f"{os.getpid()} {came}\n")
 
 
 def wait_for(condition):
@@ -145,3 +155,65 @@ def test_what_goes_wrong_within_a_turn_is_not_taken_for_a_full_disk(turnstile):
         raise OSError("of the caller")
     with turnstile.turn(1.0) as came:
         assert came
+
+
+def test_who_comes_again_within_its_shift_goes_before_those_who_wait(turnstile, no_processes_left):
+    ready = SPAWN.Event()
+    with turnstile.turn(1.0) as came:
+        assert came
+        waiter = SPAWN.Process(target=wait_in, args=(turnstile.path, ready))
+        waiter.start()
+        wait_for(lambda: count_tickets(turnstile) == 2)
+        lengthen_shift(turnstile, 600)
+    with turnstile.turn(0.0) as came:  # no time to wait in
+        assert came
+        assert count_tickets(turnstile) == 2
+        lengthen_shift(turnstile, 0)
+    waiter.join(20)
+    assert waiter.exitcode == 0
+
+
+def test_who_stays_away_within_its_shift_keeps_nobody_waiting(turnstile, no_processes_left):
+    ready = SPAWN.Event()
+    with turnstile.turn(1.0):
+        lengthen_shift(turnstile, 600)
+    waiter = SPAWN.Process(target=wait_in, args=(turnstile.path, ready))
+    waiter.start()
+    waiter.join(60)
+    assert waiter.exitcode == 0
+    with turnstile.turn(1.0) as came:
+        assert came
+        assert count_tickets(turnstile) == 3, "the shift went on although another one was let through"
+
+
+@pytest.mark.parametrize("seconds", [-1e9, 1e9])
+def test_a_time_of_another_boot_is_no_time(turnstile, seconds):
+    with turnstile.turn(1.0):
+        pass
+    at = time.monotonic_ns() + int(seconds * 1e9)
+    with turnstile.path.open("r+b") as file:
+        file.seek(16)
+        file.write(struct.pack("<qq", at + 10**9, at))
+    with turnstile.turn(0.0) as came:
+        assert came
+        assert count_tickets(turnstile) == 2
+
+
+def test_shifts_end_though_their_owner_always_comes_back(turnstile, tmp_path, no_processes_left):
+    together, book = SPAWN.Barrier(3), tmp_path / "book"
+    processes = [SPAWN.Process(target=enter_again_and_again, args=(turnstile.path, together, book)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    lines = [line.split() for line in book.read_text().splitlines()]
+    assert len(lines) == 6000
+    assert all(came == "True" for _, came in lines)
+    changes = sum(one[0] != other[0] for one, other in itertools.pairwise(lines))
+    assert changes >= 3, "one that began was never interrupted"
+
+
+def lengthen_shift(turnstile, seconds):
+    with turnstile.path.open("r+b") as file:
+        file.seek(16)
+        file.write(struct.pack("<q", time.monotonic_ns() + seconds * 10**9))
