@@ -81,8 +81,8 @@ class Ledger:
     ) -> Granted | Refused:
         """Reserve devices for all of ``replicas`` in one transaction, or none.
 
-        Replicas that already have a live member keep it; its expiry is postponed. A refused gang waits in the queue, and
-        keeps only what a supervisor has confirmed.
+        Replicas that already have a live member keep it; its expiry is postponed. A refused gang waits in the queue,
+        and keeps only what a supervisor has confirmed.
 
         :raises DevicesNeverFitError: if the host can never satisfy the request; it names a registered one that can.
         """
