@@ -28,6 +28,7 @@ from airflow_tf.core.checkpoint.methods import (
 )
 from airflow_tf.core.checkpoint.numeric import has_mean
 from airflow_tf.core.checkpoint.rules import step_of
+from airflow_tf.core.checkpoint.similarity import are_unrelated
 from airflow_tf.core.errors import CheckpointError
 
 Evaluate = Callable[[Mapping[str, str]], Metrics]
@@ -158,12 +159,15 @@ class Aggregation:
 
 
 def same_start(prefixes: Sequence[str]) -> bool | None:
-    """Tell whether replicas began with the same weights, by their checkpoints of step 0; None where one has none."""
+    """Tell whether replicas began with the same weights, by their checkpoints of step 0.
+
+    Where one has none: False if their weights have nothing in common now, None if that is not known.
+    """
     starts = []
     for prefix in prefixes:
         first = next(iter(checkpoints(Path(prefix).parent)), None)
         if first is None or first.step != 0 or first.problem:
-            return None
+            return False if are_unrelated(prefixes) else None
         with BundleReader(first.prefix) as reader:
             starts.append({key: e.crc32c for key, e in reader.entries.items() if has_mean(e.dtype) and not e.slices})
     return all(start == starts[0] for start in starts)

@@ -385,7 +385,8 @@ class CheckpointPublishOperator(BaseOperator):
         if same is False:
             raise CheckpointError(
                 f"{name} is not published",
-                "the replicas began with different weights, and no evaluation shows that their average is any good",
+                "the replicas began with different weights, or have none in common now, and no evaluation shows that"
+                " their average is any good",
                 "Begin with the same weights (a seed, or initial_checkpoint), or add an evaluate section.",
             )
         if same is None:

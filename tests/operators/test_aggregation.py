@@ -190,3 +190,33 @@ def test_a_gang_has_one_model_only(method, strategy, fits):
     else:
         with pytest.raises(DeclarationError, match=method):
             operator._check_method(strategy)
+
+
+@pytest.mark.parametrize(
+    ("second", "same"),
+    [
+        ("same start", None),  # it may be, which is no proof
+        ("other start", False),
+        ("other start, small", None),
+        ("zeros", None),
+        ("not finite", None),
+    ],
+)
+def test_without_step_0_replicas_that_are_as_unlike_as_random_ones_did_not_begin_alike(tmp_path, second, same):
+    draw = np.random.default_rng(1)
+    size = 100 if "small" in second else 5000
+    first, other = draw.normal(size=size), draw.normal(size=size)
+    trained = {
+        "same start": first + 0.5 * other,
+        "zeros": np.zeros(size),
+        "not finite": np.full(size, np.nan),
+    }.get(second, other)
+    prefixes = []
+    for replica, kernel in enumerate((first, trained)):
+        prefixes.append(str(tmp_path / f"replica-{replica}" / "ckpt-9"))
+        with BundleWriter(prefixes[-1]) as writer:
+            writer.add(b"bias", Entry(1, (3,), 0, 0, 0, 0), [np.float32([1, 2, 3]).tobytes()])
+            writer.add(b"kernel", Entry(1, (size,), 0, 0, 0, 0), [kernel.astype("<f4").tobytes()])
+            writer.add(b"kernel/Adam_1", Entry(1, (size,), 0, 0, 0, 0), [np.ones(size, "<f4").tobytes()])
+            writer.commit()
+    assert same_start(prefixes) is same
