@@ -1,10 +1,12 @@
 """Averaging of checkpoints beside TensorFlow's own load-and-save: the same files, warm page cache, in turn.
 
-Then the memory of ours for inputs that are larger than any memory should be.
+Then the memory of ours for inputs that are larger than any memory should be, and the way to a published version on HDFS
+beside the bare upload of its bytes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -18,8 +20,13 @@ import numpy as np
 from harness import SHOWN, Row, arguments, pairs, report
 
 from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry
+from airflow_tf.storage.base import Uri
+from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.registry import open_file_system
+from airflow_tf.testing.hdfs import HdfsCluster
 
 _PROGRAM = Path(__file__).parent / "average_checkpoints.py"
+_PUBLISHING = Path(__file__).parent / "publish_checkpoint.py"
 _TENSOR_BYTES = 32 * 2**20
 _FLOAT32 = 1
 _PAIRS = 5
@@ -84,6 +91,41 @@ def large_row(folder: Path, inputs: int, megabytes: int, small: Row) -> Row:
     return Row(case, "MB anonymous memory added", mine["MB"], small.ours, f"ours, {small.case}", "ours <= 64")
 
 
+def publish_rows(folder: Path, inputs: int, megabytes: int) -> list[Row]:
+    """Measure the way from the replicas' checkpoints to a published version beside the bare upload of its bytes."""
+    prefixes = [write(folder / f"publish-{number}", megabytes * 10**6, number) for number in range(inputs)]
+    number = itertools.count()
+    rows = []
+    with HdfsCluster(blocksize_bytes=128 << 20) as cluster:
+
+        def measure(kind: str) -> dict[str, float]:
+            uri = f"{cluster.uri}/{kind}/v=20260101T000000Z-{next(number):08x}"
+            figures = bring(kind, uri, folder / "publish", prefixes)
+            delete(uri)
+            return figures
+
+        for kind, case in (("ours", f"1 x {megabytes} MB"), ("averaged", f"{inputs} x {megabytes} MB averaged")):
+            mine, theirs = pairs(_PAIRS, lambda kind=kind: measure(kind), lambda: measure("native"))  # type: ignore[misc]
+            name = "bare upload, hdfs-native"
+            rows.append(Row(case, "seconds to be published", mine["seconds"], theirs["seconds"], name, "ratio <= 1.3"))
+    return rows
+
+
+def bring(kind: str, uri: str, folder: Path, prefixes: Sequence[str]) -> dict[str, float]:
+    """Publish or upload in a fresh process."""
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, str(_PUBLISHING), kind, uri, str(folder), *prefixes]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def delete(uri: str) -> None:
+    """Make room on the cluster's disk for the next one."""
+    parsed = Uri.parse(uri)
+    open_file_system(parsed, StorageOptions.from_uri(uri)).delete(parsed.path)
+
+
 def main() -> None:
     """Measure and print."""
     options = arguments(__doc__ or "")
@@ -92,6 +134,9 @@ def main() -> None:
         rows = average_rows(folder, 4, 50 if options.quick else 500)
         memory = next(row for row in rows if row.target == "ours <= 64")
         rows.append(large_row(folder, 8, 200 if options.quick else 2000, memory))
+        for path in folder.glob("large-*"):
+            path.unlink()
+        rows += publish_rows(folder, 4, 50 if options.quick else 500)
     finally:
         shutil.rmtree(folder)
     report(rows, options.json)
