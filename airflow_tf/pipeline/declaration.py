@@ -104,7 +104,7 @@ def _context(train: dict[str, Any], devices: dict[str, Any]) -> ConfigContext:
         devices=count if isinstance(count, int) else 1,
         kind="cpu" if kind == "cpu" else "gpu",
         memory_bytes=_UNBOUNDED_BYTES,
-        share_percent=_share_percent(share) if kind in {None, "auto", "gpu"} else WHOLE_PERCENT,
+        share_percent=_share_percent(share) if kind not in ("static", "cpu") else WHOLE_PERCENT,
     )
 
 

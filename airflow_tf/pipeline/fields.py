@@ -80,7 +80,11 @@ def _rendered(parse: Callable[[Any], float]) -> BeforeValidator:
 
 
 def _duration(value: object) -> timedelta:
-    return timedelta(seconds=_quantity(_literal(value), parse_seconds))
+    seconds = _quantity(_literal(value), parse_seconds)
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise refuse(f"{value!r} is longer than any run", todo="Write it like 30, 90s, 5m or 2h.") from error
 
 
 def _plain(value: object) -> object:
