@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class Planner:
         return {"index": number, "count": self._count}
 
     @contextlib.contextmanager
-    def _noting(self, key: str) -> Any:  # noqa: ANN401  a context manager
+    def _noting(self, key: str) -> Iterator[None]:
         """Turn errors into problems of ``key``."""
         try:
             yield

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -175,6 +176,25 @@ def test_each_member_of_a_gang_has_its_task_and_the_config_of_its_role(plan, chu
     assert set(ps["tf_config"]["cluster"]) == {"worker", "ps"}
     assert ps["session_config"] == {"allow_soft_placement": True, "inter_op_parallelism_threads": 2}
     assert worker["session_config"] == {"allow_soft_placement": True}
+
+
+def test_an_interpreter_and_a_function_that_are_not_there_are_problems(plan, churn):
+    code, row = plan(churn(("  arguments:", "  python: /no/such/python\n  arguments:")))
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["train.python"])
+    code, row = plan(churn(("  python: /no/such/python\n", ""), ("churn/train.py", "'churn_program:fit'")))
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["train.entrypoint"])
+
+
+def test_devices_that_only_a_run_knows_are_listed_and_the_rest_is_looked_at(plan, churn):
+    code, row = plan(churn(("kind: cpu", "kind: cpu\n  min_free_memory: \"{{ dag_run.conf['memory'] }}\"")))
+    assert (code, row["devices"]["now"]) == (0, "available")
+    assert [(later["key"], later["needs"]) for later in row["later"]] == [("devices.min_free_memory", ["dag_run"])]
+
+
+def test_copies_that_the_disk_will_not_hold_are_a_problem(plan, churn, monkeypatch):
+    monkeypatch.setattr("airflow_tf.cli.planning.shutil.disk_usage", lambda _path: SimpleNamespace(free=10))
+    code, row = plan(churn())
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["inputs"])
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])
