@@ -88,17 +88,25 @@ def copy_newest(folder: Path, uri: str, options: StorageOptions, done: str | Non
     return prefix
 
 
+def _saved(folder: Path) -> set[tuple[str, int]]:
+    """Return what shows that something was saved: the indices and when they were written."""
+    return {(path.name, path.stat().st_mtime_ns) for path in folder.glob("*.index")}
+
+
 def main() -> None:
     """Copy at every look, and once more when standard input ends."""
     os.nice(_LOWEST_PRIORITY)
     jobs: list[dict[str, Any]] = json.loads(sys.stdin.buffer.readline())
     done: dict[str, str | None] = {}
+    seen: dict[str, set[tuple[str, int]]] = {}
     ended = False
     while True:
         for job in jobs:
-            options, uri = StorageOptions.from_json(job["options"]), job["uri"]
+            options, uri, folder = StorageOptions.from_json(job["options"]), job["uri"], Path(job["folder"])
             try:
-                done[uri] = copy_newest(Path(job["folder"]), uri, options, done.get(uri))
+                there = _saved(folder)
+                if there != seen.get(uri):  # else all of it would be read again to be verified
+                    done[uri], seen[uri] = copy_newest(folder, uri, options, done.get(uri)), there
             except (AirflowTfError, OSError) as error:
                 print(f"not copied, tried again at the next look: {error}", flush=True)  # noqa: T201 (its log)
         if ended:

@@ -284,3 +284,32 @@ def test_a_worker_that_is_not_required_ends_skipped_and_the_rest_is_published(ca
     assert state == "success"
     assert "Its success is not required by success: chief" in log
     assert [path for path in case.published() if path.name == "_SUCCESS"]
+
+
+LOSES_ITS_CHECKPOINTS = """\
+import glob, os, signal, struct, time
+from airflow_tf.core.checkpoint import BundleWriter, Entry
+folder, resume = os.environ["AIRFLOW_TF_CHECKPOINT_DIR"], os.environ.get("AIRFLOW_TF_RESUME_FROM")
+with BundleWriter(f"{folder}/ck-{2 if resume else 1}") as writer:
+    writer.add(b"weight", Entry(1, (1,), 0, 0, 4, 0), [struct.pack("<f", 1.0)])
+    writer.commit()
+print("went on from", resume, flush=True)
+if not resume:
+    copy = "STORE/.airflow_tf-runs/*/*/replica-" + os.environ["AIRFLOW_TF_REPLICA"] + "/ck-1"
+    while not glob.glob(copy):
+        time.sleep(0.05)
+    for name in os.listdir(folder):
+        os.unlink(f"{folder}/{name}")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_training_whose_checkpoints_are_lost_goes_on_from_the_copies_at_the_destination(case: Case) -> None:
+    case.program = LOSES_ITS_CHECKPOINTS.replace("STORE", str(case.store))
+    case.change("  retries: 0\n", "  retries: 1\n  retry_delay: 1s\n")
+    case.change("checkpoints:\n", "checkpoints:\n  upload_every: 1s\n")
+    state, log = case.run()
+    assert state == "success", log[-6000:]
+    assert log.count("training goes on from its copy") == 2
+    assert "went on from /" in log
+    assert {path.name for path in case.published()} >= {"_SUCCESS", "manifest.json"}
