@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -31,16 +33,23 @@ def _param(value: Any) -> Any:  # noqa: ANN401  returned unchanged
         if key not in _PARAM_KEYS:
             todo = f"{suggest(key, _PARAM_KEYS)} Allowed here: {', '.join(_PARAM_KEYS)}.".strip()
             raise refuse(f"unknown key {key!r}", "a param is its default, or a mapping with these keys", todo)
+    if why := _contradiction(json.dumps(value)):
+        raise refuse("the param contradicts itself", why, "Give a default that its type and limits allow.")
+    return value
+
+
+@functools.lru_cache(maxsize=1024)
+def _contradiction(text: str) -> str:
+    """Return what is wrong with a param, as JSON text; DAGs of one folder often have the same ones."""
     try:
-        param = to_param(value)
+        param = to_param(json.loads(text))
         if param.has_value:
             param.resolve()  # checks the schema as well
         else:
             Draft202012Validator.check_schema(param.schema)
     except (ParamValidationError, SchemaError) as error:
-        todo = "Give a default that its type and limits allow."
-        raise refuse("the param contradicts itself", str(error).splitlines()[0], todo) from error
-    return value
+        return str(error).splitlines()[0]
+    return ""
 
 
 def _schedule(value: Any) -> Any:  # noqa: ANN401  any YAML value, returned unchanged
