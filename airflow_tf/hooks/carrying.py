@@ -55,7 +55,7 @@ def rescued(
     found = carried(uri, options=HdfsHook(conn_id).storage_options(uri))
     if found is None:
         return None
-    name = posixpath.basename(found)
+    name = posixpath.basename(found).partition("-")[2]
     staged = ensure_staged(
         f"{found}/{name}.*",
         hdfs_conn_id=conn_id,

@@ -1,6 +1,7 @@
 """The newest checkpoint of a training that goes on, kept at the destination: what is left of it if its host is lost.
 
 Below one URI lies one folder for each checkpoint, whole or not at all; when a newer one is there the older ones go.
+Their names begin with the time of the save.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Carried:
         return str(target)
 
     def newest(self) -> str | None:
-        """Return the URI of the newest folder, None where there is none."""
-        found = sorted(self.patience(self._all), key=lambda info: (info.mtime_ms, info.path))
-        return self.uri.at(found[-1].path) if found else None
+        """Return the URI of the folder whose name comes last, None where there is none."""
+        found = sorted(info.path for info in self.patience(self._all))
+        return self.uri.at(found[-1]) if found else None
 
     def _all(self) -> list[FileInfo]:
         try:

@@ -113,7 +113,7 @@ def carry(local: Path, uri: str, *, options: StorageOptions, stall_seconds: floa
 
 
 def carried(uri: str, *, options: StorageOptions, stall_seconds: float = 60.0) -> str | None:
-    """Return the URI of the newest folder that :func:`carry` has left below ``uri``, None where there is none."""
+    """Return the URI of the last folder, by name, that :func:`carry` has left below ``uri``, None without one."""
     found = _run_mover("carried", uri, options, {}, lambda _text: None, stall_seconds)
     return None if found is None else str(found)
 

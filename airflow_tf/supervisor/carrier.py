@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-from airflow_tf.core.checkpoint import latest_complete
+from airflow_tf.core.checkpoint import latest_complete, verify
 from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.storage.client import carry
 from airflow_tf.storage.options import StorageOptions
@@ -68,24 +68,30 @@ class Carrier:
 
 
 def copy_newest(folder: Path, uri: str, options: StorageOptions, done: str | None) -> str | None:
-    """Copy the newest complete checkpoint of ``folder``, unless it is ``done``; return its prefix.
+    """Copy the newest complete checkpoint of ``folder``, unless it is ``done``; return the copy's name.
 
-    It is linked first: the program may remove it meanwhile.
+    The name begins with the time of the save: a program may save under one prefix again and again. The files are
+    linked first and verified then: the program may remove or replace them meanwhile.
 
     :raises AirflowTfError: if it cannot be copied.
     """
     prefix = latest_complete(folder).prefix
-    if prefix is None or prefix == done:
+    if prefix is None:
+        return done
+    saved, name = Path(f"{prefix}.index").stat().st_mtime_ns, Path(prefix).name
+    copy = f"{saved:020d}-{name}"
+    if copy == done:
         return done
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".carry-") as temporary:
-        linked = Path(temporary) / Path(prefix).name
+        linked = Path(temporary) / copy
         linked.mkdir()
         for file in folder.iterdir():
-            if file.name.startswith((f"{linked.name}.index", f"{linked.name}.data-")):
+            if file.name.startswith((f"{name}.index", f"{name}.data-")):
                 (linked / file.name).hardlink_to(file)
+        verify(str(linked / name))
         where = carry(linked, uri, options=options)
     print(f"{prefix} is at {where}", flush=True)  # noqa: T201 (its output is its log)
-    return prefix
+    return copy
 
 
 def _saved(folder: Path) -> set[tuple[str, int]]:
