@@ -76,9 +76,10 @@ def check_syntax(text: str, path: str = "") -> None:
         raise _syntax_error(text, path, error) from error
 
 
-def variables_of(text: str) -> set[str]:
+@functools.lru_cache(maxsize=1024)
+def variables_of(text: str) -> frozenset[str]:
     """Return the names of the variables that the template ``text`` reads."""
-    return meta.find_undeclared_variables(_parse(text))
+    return frozenset(meta.find_undeclared_variables(_parse(text)))
 
 
 def attributes_of(text: str, variable: str) -> set[str]:
