@@ -15,6 +15,8 @@ from airflow_tf.operators.export import CheckpointExportOperator, export
 from airflow_tf.operators.local_program import LocalProgram
 from tests.supervisor.harness import write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("no_processes_left")
+
 MODELS = """
 import json, sys, numpy as np, tensorflow as tf
 from airflow_tf.core.errors import CheckpointError

@@ -107,7 +107,9 @@ def test_a_training_that_began_anew_keeps_the_old_result_from_being_published(pu
 
 
 def test_an_average_of_replicas_that_began_unlike_needs_an_evaluation(publish, base):
-    with pytest.raises(AirflowFailException, match="the replicas began with different weights, or have none in common now"):
+    with pytest.raises(
+        AirflowFailException, match="the replicas began with different weights, or have none in common now"
+    ):
         publish(aggregated={"same_start": False})
     evaluation = {"candidates": {"average": {"mae": 1.0}}, "baselines": {}}
     result, _ = publish(aggregated={"same_start": False}, evaluation=evaluation)

@@ -12,6 +12,8 @@ import pytest
 
 from airflow_tf.core.checkpoint import latest_complete
 
+pytestmark = pytest.mark.usefixtures("no_processes_left")
+
 LOOP = """
 import os, signal, sys
 from airflow_tf import runtime
