@@ -230,7 +230,7 @@ EVENTS = (
     Event(
         "deferred-kill-trigger-process",
         "SIGKILL of the process in which the triggerer runs triggers; it ends itself then and is started again",
-        "Waiting: for a trigger it is what deferred-kill-triggerer-waiting is. " + DEFERRED_OTHERS,
+        DEFERRED_OTHERS,
     ),
     Event(
         "full-of-waiters",
@@ -588,16 +588,13 @@ CELLS: tuple[Cell, ...] = (
         devices=KEPT,
         next_try="none: triggers do not need it",
     ),
-    Cell(
-        "deferred-kill-triggerer",
-        WAITING,
-        Level.SHARED,
-        **NO_DEVICE,
-        next_try="none: the new triggerer goes on waiting",
-    ),
     *(
-        Cell(event, TRAINING, Level.SHARED, devices=KEPT, next_try="none: the new triggerer goes on watching")
+        cell
         for event in ("deferred-kill-triggerer", "deferred-kill-trigger-process")
+        for cell in (
+            Cell(event, WAITING, Level.SHARED, **NO_DEVICE, next_try="none: the new triggerer goes on waiting"),
+            Cell(event, TRAINING, Level.SHARED, devices=KEPT, next_try="none: the new triggerer goes on watching"),
+        )
     ),
     Cell(
         "full-of-waiters",
