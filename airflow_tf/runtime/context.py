@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_tf.core.launch import CLUSTER_VARIABLE
+
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
@@ -16,6 +18,7 @@ class RunContext:
     :param inputs: name -> folder of staged files.
     :param resume_from: prefix of the checkpoint to continue from, None to start anew.
     :param checkpoint_dir: where checkpoints are saved; an evaluator finds those of the training there.
+    :param role: what it is in its cluster: chief, worker, ps or evaluator; empty without one.
     :param candidates: in an evaluation, name -> checkpoint prefix.
     """
 
@@ -24,6 +27,7 @@ class RunContext:
     inputs: dict[str, Path]
     checkpoint_dir: Path
     resume_from: str | None
+    role: str = ""
     candidates: dict[str, str] = field(default_factory=dict)
     metrics_file: Path | None = None
     evaluation_file: Path | None = None
@@ -66,6 +70,7 @@ def context() -> RunContext:
         inputs=inputs,
         checkpoint_dir=Path(environ.get("AIRFLOW_TF_CHECKPOINT_DIR", "checkpoints")),
         resume_from=environ.get("AIRFLOW_TF_RESUME_FROM"),
+        role=json.loads(environ.get(CLUSTER_VARIABLE, "{}")).get("task", {}).get("type", ""),
         candidates=json.loads(environ.get("AIRFLOW_TF_CANDIDATES", "{}")),
         metrics_file=Path(metrics) if metrics else None,
         evaluation_file=Path(evaluation) if evaluation else None,

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.tensorflow]
 
 
 @pytest.mark.usefixtures("no_processes_left")
-@pytest.mark.parametrize("name", ["sync", "parameter_server", "v1_cluster", "towers"])
+@pytest.mark.parametrize("name", ["sync", "parameter_server", "v1_cluster", "towers", "mirrored"])
 def test_the_example_trains(home: AirflowHome, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "examples"
     shutil.copytree(ROOT / "dags" / name, folder / name)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tf.core.states import AttemptState
+from airflow_tf.core.states import AttemptState, ExitCause
 from tests.strategies.programs import program, slowed
-from tests.supervisor.harness import Gang, Watch, kill
+from tests.supervisor.harness import Gang, Watch, kill, wait_for
 
 PROGRAM = slowed(program("parameter_server/train.py"), "    coordinator.join()", 0.1)
 ASYNC: dict[str, Any] = {
@@ -30,17 +30,26 @@ def start(make_gang: Callable[..., Gang]) -> list[Watch]:
     return [gang.start(PROGRAM, replica=number, **ASYNC) for number in range(4)]
 
 
+def steps(chief: Watch) -> int:
+    return "".join(chief.lines).count("/job:ps/")
+
+
 def first_steps(chief: Watch) -> list[int]:
     lines = [line for chunk in chief.lines for line in chunk.splitlines()]
     return [int(line.split()[2]) for line in lines if line.startswith("first step ")]
 
 
-def test_the_chief_finishes_without_a_killed_worker_and_ends_the_others(make_gang: Callable[..., Gang]) -> None:
-    chief, lost, *others = start(make_gang)
+def test_a_killed_worker_rejoins_and_the_chief_finishes_with_it_alone(make_gang: Callable[..., Gang]) -> None:
+    chief, first, second, server = start(make_gang)
     assert "/job:ps/" in chief.line("step 60 "), "the server holds the variables"
-    kill(int(lost.line("pid ")), signal.SIGKILL)
+    kill(int(first.line("pid ")), signal.SIGKILL)
+    wait_for(lambda: "".join(first.lines).count("worker 0 serves the chief") == 2, "the worker serves again")
+    seen = steps(chief)
+    wait_for(lambda: steps(chief) > seen + 3, "the chief has taken it back")
+    kill(int(second.line("pid ")), signal.SIGKILL)  # beyond the budget: the gang goes on without it
     assert chief.end(180).state is AttemptState.SUCCEEDED
-    assert {watch.end().state for watch in others} == {AttemptState.SUCCEEDED}
+    assert {watch.end().state for watch in (first, server)} == {AttemptState.SUCCEEDED}
+    assert second.end().cause is ExitCause.KILLED
     step, weights = chief.line("result ").split(maxsplit=1)
     assert int(step) >= 400
     assert json.loads(weights) == pytest.approx([1, 2, 3, 4], abs=0.05)
