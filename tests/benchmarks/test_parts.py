@@ -115,3 +115,16 @@ def test_a_folder_of_a_benchmark_goes_with_it() -> None:
     with bench("private").private_folder("test") as folder:
         (folder / "file").touch()
     assert not folder.exists()
+
+
+@pytest.mark.tensorflow
+def test_the_events_benchmark_reads_what_it_wrote(tmp_path: Path) -> None:
+    events, path = bench("events"), tmp_path / "events.out.tfevents.1.host"
+    events.write_events(path, 0, 8)
+    size = path.stat().st_size
+    events.write_events(path, 8, 4)
+    assert path.stat().st_size > size
+    found = events.read(path)
+    assert sorted(found) == sorted(events.SERIES)
+    assert [step for step, _ in found["loss"]] == [0, 1, 2]
+    assert found["norm"][1][1] == pytest.approx(1 / 8)
