@@ -99,7 +99,7 @@ def by_hand(folder: Path, case: Case, variables: Mapping[str, str]) -> float:
         }  # fmt: skip
         pipe = subprocess.PIPE if number == 0 else subprocess.DEVNULL
         with (place / f"errors-{number}").open("w") as errors:
-            command = [sys.executable, script]
+            command = [sys.executable, str(script)]
             processes.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=errors, text=True))
     output, _ = processes[0].communicate(timeout=DEADLINE_SECONDS)
     for process in processes[1:]:

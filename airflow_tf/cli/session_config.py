@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ def _print(row: Row) -> None:
     lines = [f"{row['file']}: {'valid' if row['valid'] else 'not valid'}"]
     for kind in ("errors", "warnings"):
         lines += [f"  {kind[:-1]}: {one['path']}: {one['reason']}. {one['remedy']}".rstrip() for one in row[kind]]
+    if row["normalised"]:
+        lines.append(f"  normalised: {json.dumps(row['normalised'], sort_keys=True)}")
     for path, ways in row["fields"].items():
         lines.append(f"  {path}")
         lines += [f"    {way:6} {by}" for way, by in ways.items()]

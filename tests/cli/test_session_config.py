@@ -88,3 +88,10 @@ def test_a_file_of_an_unknown_form_is_refused_with_the_known_ones(airflow_tf, tm
     [error] = row["errors"]
     assert error["reason"] == "its ending .txt names no known form"
     assert ".pbtxt" in error["remedy"]
+
+
+def test_the_table_shows_the_normal_form(airflow_tf, tmp_path):
+    (tmp_path / "a.pbtxt").write_text("allow_soft_placement: true intra_op_parallelism_threads: 2")
+    code, text = airflow_tf("session-config", tmp_path / "a.pbtxt")
+    assert code == 0
+    assert 'normalised: {"allow_soft_placement": true, "intra_op_parallelism_threads": 2}' in text
