@@ -80,16 +80,18 @@ class Patience:
         """
         stuck_at, stuck_since = -1, 0.0
 
-        def is_stuck(_state: tenacity.RetryCallState) -> bool:
+        def left_seconds() -> float:
             nonlocal stuck_at, stuck_since
             if (now_at := progress()) != stuck_at:
                 stuck_at, stuck_since = now_at, self._clock()
-            return self._clock() - stuck_since >= self._seconds
+            return self._seconds - (self._clock() - stuck_since)
+
+        pause = tenacity.wait_random_exponential(multiplier=0.5, max=8)
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, AirflowTfError) and error.retryable),
-            wait=tenacity.wait_random_exponential(multiplier=0.5, max=8),
-            stop=is_stuck,
+            wait=lambda state: min(pause(state), max(0.0, left_seconds())),  # who waits must hear the reason in time
+            stop=lambda _state: left_seconds() <= 0,
             before_sleep=self._tell,
             reraise=True,
         )
