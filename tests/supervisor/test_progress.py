@@ -121,8 +121,8 @@ def test_a_stopped_process_is_told_by_its_state(tmp_path: Path) -> None:
         wait_for(lambda: stacks.is_frozen(process.pid), "the stop")
         sent: list[int] = []
         began = time.monotonic()
-        show_stacks([Target(3, process.pid, sent.append, tmp_path / "output.log")], "no progress")
-        assert time.monotonic() - began < 4.0
+        show_stacks([Target(3, process.pid, sent.append, tmp_path / "output.log")], "no progress", deadline_seconds=600)
+        assert time.monotonic() - began < 60, "it was waited for"
         assert sent == []
         text = (tmp_path / "output.log").read_text()
         assert f"no progress; replica 3 (pid {process.pid}) is in state T (stopped)" in text
@@ -136,7 +136,7 @@ def test_a_process_that_does_not_answer_is_waited_for_until_the_deadline(tmp_pat
     began = time.monotonic()
     target = Target(0, os.getpid(), lambda _: None, tmp_path / "output.log")
     show_stacks([target], "no progress", deadline_seconds=0.3)
-    assert 0.3 <= time.monotonic() - began < 4.0
+    assert 0.3 <= time.monotonic() - began < 60
 
 
 def test_py_spy_is_asked_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
