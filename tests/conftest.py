@@ -50,8 +50,11 @@ def _make_private_home() -> Path:
 
 
 HOME = _make_private_home()
-hypothesis.settings.register_profile("untimed", deadline=None)  # on a loaded machine any example may take long
-hypothesis.settings.load_profile("untimed")
+# On a loaded machine any example may take long. The suite tries the same examples in every run; a hunt, which is
+# --hypothesis-profile=hunt, tries many others.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("hunt", deadline=None, database=None, max_examples=500, print_blob=True)
+hypothesis.settings.load_profile("suite")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run in the background ignores ^C, and would hand that on to every program to which a test sends one.
     signal.signal(signal.SIGINT, signal.default_int_handler)

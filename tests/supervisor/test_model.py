@@ -1,6 +1,10 @@
 """Ledger and supervisors together: whatever is asked, dies, hangs and comes back in whatever order, devices are safe.
 
 No device has two users; nobody who waits holds any; a fence is used once; in the end all is given back.
+
+The suite tries the same few sequences in every run. To hunt with 500 others, chosen anew each time::
+
+    pytest tests/supervisor/test_model.py -k sqlite --hypothesis-profile=hunt
 """
 
 from __future__ import annotations
@@ -413,8 +417,10 @@ class Model(RuleBasedStateMachine):
 
 
 def examples(count: int) -> hypothesis.settings:
+    """Return settings for so many sequences in the suite, for as many as its profile says in a hunt."""
+    profile = hypothesis.settings.default
     return hypothesis.settings(
-        max_examples=count,
+        max_examples=count if profile.derandomize else profile.max_examples,
         stateful_step_count=40,
         deadline=None,
         phases=[hypothesis.Phase.generate],
