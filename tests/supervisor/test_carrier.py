@@ -52,7 +52,7 @@ def test_checkpoints_are_copied_while_it_trains_and_when_it_has_ended(settings: 
     assert watch.end().state is AttemptState.SUCCEEDED
     wait_for(lambda: names(side) == {"ck-2"}, "a copy of the last checkpoint alone")
     verify(str(next(side.iterdir()) / "ck-2"))
-    assert list(gang.folder.rglob(".carry-*")) == []
+    wait_for(lambda: not list(gang.folder.rglob(".carry-*")), "the end of the last copy")
 
 
 def test_a_destination_that_fails_does_not_disturb_the_training(settings: Settings, tmp_path: Path) -> None:
