@@ -127,7 +127,12 @@ def _come_back(descriptor: int, ticket: int) -> bool:
     state = _read(descriptor)
     if state.served != ticket or not state.left <= time.monotonic_ns() < state.until:
         return False
-    return _try_lock(descriptor, 0, ticket + 1) and _read(descriptor).served == ticket
+    if not _try_lock(descriptor, 0, ticket + 1):
+        return False
+    if _read(descriptor).served == ticket:
+        return True
+    _control(descriptor, fcntl.F_UNLCK, 0, 0)  # who waits must not wait for one that has to queue behind it
+    return False
 
 
 def _leave(descriptor: int) -> None:
