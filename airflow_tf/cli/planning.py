@@ -25,6 +25,7 @@ from airflow_tf.core.session_config import validate
 from airflow_tf.core.session_config.roles import for_role
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import has_template, is_template, without_templates
+from airflow_tf.core.tf_config import cluster_of
 from airflow_tf.core.units import format_bytes
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
@@ -33,7 +34,7 @@ from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.ledger.reservations import Ask
 from airflow_tf.operators.launching import config_context
-from airflow_tf.pipeline.build import build_dag, initial_checkpoint
+from airflow_tf.pipeline.build import build_dag, checkpoints_conn_id, initial_checkpoint
 from airflow_tf.pipeline.declaration import Loaded
 from airflow_tf.pipeline.entrypoints import missing_functions
 from airflow_tf.pipeline.errors import format_path
@@ -173,14 +174,14 @@ class Planner:
         train = self._declaration.train
         roles = plan_roles(train.strategy, train.roles, self._count)
         members: list[Task | None] = [*tasks(roles)] or [None] * self._count
-        cluster = {role: ["<host>:<port>"] * number for role, number in roles.items()}
+        addresses = ["<host>:<port>"] * self._count
         context = config_context(request, readings, train.api, train.strategy)
         found = []
         for number, member in enumerate(members):
             row: Row = {"replica": number, "role": member and str(member), "tf_config": None}
             row |= {"session_config": {}, "applied_by": {}, "warnings": []}
             if member:
-                row["tf_config"] = {"cluster": cluster, "task": {"type": member.role, "index": member.index}}
+                row["tf_config"] = cluster_of(roles, addresses, number)
             with self._noting("train.session_config"):
                 given = self._values.render(train.session_config, "train.session_config", self._replica(number))
                 config = for_role(without_templates(given), member.role if member else None, tuple(roles))
@@ -207,7 +208,7 @@ class Planner:
             row |= {"publish": base, "version": f"{base}/v=<UTC>-<hash>"}
             if not is_template(base):
                 with self._noting("checkpoints.publish"):
-                    options = HdfsHook(checkpoints.hdfs_conn_id or declaration.hdfs_conn_id).storage_options(base)
+                    options = HdfsHook(checkpoints_conn_id(declaration)).storage_options(base)
                     row["newest"] = latest_version(base, options=options, stall_seconds=10.0)
         return row
 

@@ -21,9 +21,17 @@ _MAX_PORT = 65535
 def tf_config(roles: Mapping[str, int], addresses: Sequence[str], replica: int) -> str:
     """Return ``TF_CONFIG`` of one replica, for ``addresses`` by replica number.
 
-    An evaluator is in nobody's cluster, for a cluster waits for its members; its own has nobody else.
-
     :raises DeclarationError: if the cluster cannot work.
+    """
+    config = cluster_of(roles, addresses, replica)
+    check_tf_config(config)
+    return json.dumps(config)
+
+
+def cluster_of(roles: Mapping[str, int], addresses: Sequence[str], replica: int) -> dict[str, Any]:
+    """Return the cluster as one replica sees it, and its task there.
+
+    An evaluator is in nobody's cluster, for a cluster waits for its members; its own has nobody else.
     """
     members = tasks(roles)
     own = members[replica]
@@ -31,9 +39,7 @@ def tf_config(roles: Mapping[str, int], addresses: Sequence[str], replica: int) 
     for member, address in zip(members, addresses, strict=True):
         if (member.role == EVALUATOR) == (own.role == EVALUATOR):
             cluster.setdefault(member.role, []).append(address)
-    config = {"cluster": cluster, "task": {"type": own.role, "index": own.index}}
-    check_tf_config(config)
-    return json.dumps(config)
+    return {"cluster": cluster, "task": {"type": own.role, "index": own.index}}
 
 
 def read_tf_config(text: str, strategy: str = "") -> tuple[dict[str, Any], list[str]]:

@@ -31,6 +31,17 @@ def version_name(run_after: dt.datetime, run: TaskRun) -> str:
     return f"v={stamp}-{digest(run.dag_id, run.run_id, length=8)}"
 
 
+def pull(ti: Any, from_task: str, evaluation_task: str | None) -> tuple[dict[str, Any], dict[str, Any] | None]:  # noqa: ANN401 (Airflow's own)
+    """Return what the aggregation of this run left, and what the evaluation did, if there is one.
+
+    :raises CheckpointError: if the aggregation left nothing.
+    """
+    aggregated = ti.xcom_pull(task_ids=from_task)
+    if not aggregated:
+        raise CheckpointError(f"task {from_task!r} left no candidates in this run")
+    return aggregated, ti.xcom_pull(task_ids=evaluation_task) if evaluation_task else None
+
+
 def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, metric: str | None, mode: str) -> str:
     """Return the name of the candidate to publish.
 

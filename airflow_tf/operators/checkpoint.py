@@ -29,7 +29,7 @@ from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators import origin
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
-from airflow_tf.operators.candidates import SAVED_MODEL, choose, collect, describe, fresh_folder, version_name
+from airflow_tf.operators.candidates import SAVED_MODEL, choose, collect, describe, fresh_folder, pull, version_name
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.local_program import LocalProgram
 from airflow_tf.operators.settled import MARGIN_SECONDS, replica_checkpoints, settled_records
@@ -250,10 +250,7 @@ class CheckpointPublishOperator(BaseOperator):
         """Choose, collect the files, publish."""
         with airflow_errors():
             ti = context["ti"]
-            aggregated = ti.xcom_pull(task_ids=self.from_task)
-            if not aggregated:
-                raise CheckpointError(f"task {self.from_task!r} left no candidates in this run")
-            evaluation = ti.xcom_pull(task_ids=self.evaluation_task) if self.evaluation_task else None
+            aggregated, evaluation = pull(ti, self.from_task, self.evaluation_task)
             name = choose(aggregated, evaluation, self.metric, self.mode)
             if evaluation is None and name in {AVERAGE, TOP_K}:
                 self._check_start(name, aggregated.get("same_start"))

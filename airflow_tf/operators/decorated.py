@@ -100,11 +100,8 @@ class TensorFlowDecoratedOperator(DecoratedOperator, TensorFlowTrainOperator):
         try:
             arguments, keywords = json.dumps(list(self.op_args)), json.dumps(dict(self.op_kwargs))
         except (TypeError, ValueError) as error:
-            what, todo = (
-                f"an argument of {self.python_callable.__name__} is no plain JSON value",
-                "Give a path instead.",
-            )
-            raise DeclarationError(what, str(error), todo) from error
+            what = f"an argument of {self.python_callable.__name__} is no plain JSON value"
+            raise DeclarationError(what, str(error), "Give a path instead.") from error
         return _SCRIPT.format(
             task_id=self.task_id,
             source=self.get_python_source().strip(),  # type: ignore[no-untyped-call]  # Airflow's own

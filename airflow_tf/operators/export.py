@@ -14,7 +14,7 @@ from airflow_tf.core.export import EXPORT_VARIABLE, SAMPLE_VARIABLE, SIGNATURES_
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
-from airflow_tf.operators.candidates import SAVED_MODEL, choose, fresh_folder
+from airflow_tf.operators.candidates import SAVED_MODEL, choose, fresh_folder, pull
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.local_program import LocalProgram
 
@@ -70,10 +70,7 @@ class CheckpointExportOperator(BaseOperator):
         """Choose, export, test."""
         with airflow_errors():
             run, settings, ti = TaskRun.from_context(context), load_settings(), context["ti"]
-            aggregated = ti.xcom_pull(task_ids=self.from_task)
-            if not aggregated:
-                raise CheckpointError(f"task {self.from_task!r} left no candidates in this run")
-            evaluation = ti.xcom_pull(task_ids=self.evaluation_task) if self.evaluation_task else None
+            aggregated, evaluation = pull(ti, self.from_task, self.evaluation_task)
             name = choose(aggregated, evaluation, self.metric, self.mode)
             folders = run.folders(settings)
             staged = ensure_all_staged(self.inputs or {}, folders=folders, settings=settings, log=self.log)

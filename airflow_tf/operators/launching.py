@@ -35,7 +35,7 @@ from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
-from airflow_tf.storage.sharding import shard
+from airflow_tf.storage.sharding import Part, fill, plan_shares
 
 log = logging.getLogger(__name__)
 
@@ -187,11 +187,13 @@ class LaunchingOperator(DeviceSeeker):
         devices = self._config_context(settings)
         launches = [self._launch(context, devices, number) for number in numbers]
         staged = self._stage(settings, folders)
+        declared = {name: spec["shard"] for name, spec in (self.inputs or {}).items() if spec.get("shard")}
+        shares = {name: plan_shares(staged[name], count, way) for name, way in declared.items()}
         initial = self._initial(settings, folders)
         launches = [
             dataclasses.replace(
                 launch,
-                inputs=self._inputs_of(launch, staged, folders),
+                inputs=_inputs_of(launch, staged, shares, folders),
                 initial_checkpoint=initial,
                 # The first one's checkpoint is the gang's; the others need not leave any.
                 require_checkpoint=launch.require_checkpoint and (not plan.is_gang or launch.replica == LEAD),
@@ -310,16 +312,19 @@ class LaunchingOperator(DeviceSeeker):
             for launch in launches
         ]
 
-    def _inputs_of(
-        self, launch: ReplicaLaunch, staged: Mapping[str, StagedInput], folders: RunFolders
-    ) -> dict[str, str]:
-        """Return name -> folder as the replica sees it."""
-        found = {name: each.folder for name, each in staged.items()}
-        for name, declared in (self.inputs or {}).items():
-            if way := declared.get("shard"):
-                target = folders.root / "shards" / name / f"{launch.replica}-of-{launch.count}"
-                found[name] = str(shard(staged[name], launch.replica, launch.count, target, way))
-        return found
+
+def _inputs_of(
+    launch: ReplicaLaunch,
+    staged: Mapping[str, StagedInput],
+    shares: Mapping[str, Sequence[Sequence[Part]]],
+    folders: RunFolders,
+) -> dict[str, str]:
+    """Return name -> folder as the replica sees it."""
+    found = {name: each.folder for name, each in staged.items()}
+    for name, planned in shares.items():
+        target = folders.root / "shards" / name / f"{launch.replica}-of-{launch.count}"
+        found[name] = str(fill(staged[name], planned[launch.replica], target))
+    return found
 
 
 def config_context(request: DeviceRequest, readings: Sequence[Reading], api: Api, strategy: str) -> ConfigContext:

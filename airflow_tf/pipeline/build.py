@@ -105,14 +105,13 @@ def _stage(declaration: Declaration) -> TaskGroup:
 
 
 def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
-    devices, checkpoints = declaration.devices, declaration.checkpoints
-    conn_id = checkpoints.hdfs_conn_id or declaration.hdfs_conn_id
+    devices, base = declaration.devices, declaration.checkpoints.publish
     return DeviceAvailabilitySensor(
         task_id="reserve_devices",
         for_task="train",
         count=devices.count,
         mode="reschedule",
-        publish={"destination": checkpoints.publish, "hdfs_conn_id": conn_id} if checkpoints.publish else None,
+        publish={"destination": base, "hdfs_conn_id": checkpoints_conn_id(declaration)} if base else None,
         **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval", "deferrable"),
     )
 
@@ -168,6 +167,11 @@ def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator,
     ).expand(replica=list(range(devices.count)))
 
 
+def checkpoints_conn_id(declaration: Declaration) -> str | None:
+    """Return the connection by which checkpoints are published and fetched: their own, or that of the inputs."""
+    return declaration.checkpoints.hdfs_conn_id or declaration.hdfs_conn_id
+
+
 def initial_checkpoint(declaration: Declaration) -> dict[str, str | None] | None:
     """Return ``source`` and ``hdfs_conn_id`` of the checkpoint that training begins with, if one is declared."""
     checkpoints = declaration.checkpoints
@@ -176,7 +180,7 @@ def initial_checkpoint(declaration: Declaration) -> dict[str, str | None] | None
         return None
     if source == LATEST:
         source = f"{(checkpoints.publish or '').rstrip('/')}/{LATEST}"
-    return {"source": source, "hdfs_conn_id": checkpoints.hdfs_conn_id or declaration.hdfs_conn_id}
+    return {"source": source, "hdfs_conn_id": checkpoints_conn_id(declaration)}
 
 
 def _initial(declaration: Declaration) -> dict[str, Any]:
@@ -188,9 +192,8 @@ def _upload(declaration: Declaration) -> dict[str, Any]:
     checkpoints = declaration.checkpoints
     if checkpoints.upload_every is None:
         return {}
-    conn_id = checkpoints.hdfs_conn_id or declaration.hdfs_conn_id
-    place = {"destination": checkpoints.publish, "hdfs_conn_id": conn_id, "every": checkpoints.upload_every}
-    return {"upload": place}
+    place = {"destination": checkpoints.publish, "hdfs_conn_id": checkpoints_conn_id(declaration)}
+    return {"upload": place | {"every": checkpoints.upload_every}}
 
 
 def _aggregate(declaration: Declaration) -> CheckpointAggregateOperator:
@@ -266,7 +269,7 @@ def _publish(declaration: Declaration, base: str) -> CheckpointPublishOperator:
         task_id="publish",
         from_task="aggregate_checkpoints",
         destination=base,
-        hdfs_conn_id=checkpoints.hdfs_conn_id or declaration.hdfs_conn_id,
+        hdfs_conn_id=checkpoints_conn_id(declaration),
         outlets=[Asset(f"{declaration.dag_id}_model" if is_template(base) else base.rstrip("/"))],
         export_task="export" if checkpoints.export else None,
         **_keep(checkpoints.keep),

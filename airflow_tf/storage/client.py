@@ -61,8 +61,8 @@ def stage(  # noqa: PLR0913 -- what to stage, where to, and what to refuse; all 
     with _locked(target.with_name(f".{target.name}.lock"), on_progress):
         if not refresh and (found := already_staged(source, target)):
             return found
-        job = {"target": str(target), "cache_dir": str(cache_dir), "cache_bytes": cache_bytes}
-        job |= {"require_success": require_success}
+        where = {"target": str(target), "cache_dir": str(cache_dir), "cache_bytes": cache_bytes}
+        job = where | {"require_success": require_success}
         try:
             _run_mover("stage", uri, options, job, on_progress, stall_seconds)
         except BaseException:

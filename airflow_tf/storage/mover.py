@@ -88,6 +88,10 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
         raise local_error(error, job["action"], str(uri)) from error
 
 
+def _patience(job: dict[str, Any], reporter: Reporter) -> Patience:
+    return Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
+
+
 def _stage(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:
     stager = Stager(
         uri=uri,
@@ -95,7 +99,7 @@ def _stage(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Rep
         files=open_file_system(uri, options),
         cache=Cache(Path(job["cache_dir"]), job["cache_bytes"], boot_id(), reporter.tick),
         reporter=reporter,
-        patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
+        patience=_patience(job, reporter),
         require_success=job["require_success"],
     )
     stager.run(Path(job["target"]))
@@ -106,7 +110,7 @@ def _publish(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: R
         uri=uri,
         files=open_file_system(uri, options),
         reporter=reporter,
-        patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
+        patience=_patience(job, reporter),
         manifest=PublishManifest(**job["manifest"]),
         confirm=lambda: _ask(reporter),
     )
@@ -121,7 +125,7 @@ def _ask(reporter: Reporter) -> None:
 
 
 def _versions(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> Versions:
-    return Versions(uri, open_file_system(uri, options), Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note))
+    return Versions(uri, open_file_system(uri, options), _patience(job, reporter))
 
 
 def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str | None:
@@ -129,13 +133,11 @@ def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Re
 
 
 def _carried(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> Carried:
-    patience = Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
-    return Carried(uri, open_file_system(uri, options), reporter, patience)
+    return Carried(uri, open_file_system(uri, options), reporter, _patience(job, reporter))
 
 
 def _check(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:
-    patience = Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
-    Destination(uri, open_file_system(uri, options), patience).check()
+    Destination(uri, open_file_system(uri, options), _patience(job, reporter)).check()
 
 
 def _prune(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> list[dict[str, Any]]:
@@ -149,7 +151,7 @@ def _upload(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Re
         uri=uri,
         files=open_file_system(uri, options),
         reporter=reporter,
-        patience=Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note),
+        patience=_patience(job, reporter),
         overwrite=job["overwrite"],
     )
     return uploader.run(Path(job["local"]))

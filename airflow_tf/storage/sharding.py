@@ -227,7 +227,11 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path, way: str = 
     :raises DeclarationError: as :func:`plan_shares` does.
     :raises StorageNoSpaceError: if the disk will not hold the copy of what is cut.
     """
-    share = plan_shares(staged, count, way)[index]
+    return fill(staged, plan_shares(staged, count, way)[index], folder)
+
+
+def fill(staged: StagedInput, share: Sequence[Part], folder: Path) -> Path:
+    """Do as :func:`shard` for a share that is planned already: to find the cuts may mean to read all of a file."""
     note, described = folder.with_name(f"{folder.name}.json"), json.dumps([asdict(part) for part in share])
     if _holds(folder, share) and note.exists() and note.read_text(encoding="utf-8") == described:
         return folder
@@ -248,7 +252,7 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path, way: str = 
     return folder
 
 
-def _holds(folder: Path, share: list[Part]) -> bool:
+def _holds(folder: Path, share: Sequence[Part]) -> bool:
     """Tell whether ``folder`` holds just the files of ``share``, as long as they must be."""
     there = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     return there == {part.name: part.length for part in share}

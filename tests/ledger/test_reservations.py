@@ -160,13 +160,19 @@ def test_confirming_twice_is_fine_for_the_same_supervisor_only(reserve, ledger):
         ledger.confirm(member, 2)
 
 
-def test_what_a_dead_supervisor_used_is_not_confirmed_by_another_that_has_its_pid(reserve, ledger, gang):
-    key = gang("flights")
+def start(reserve, ledger, key):
+    """Return the member of a replica that supervisor 4711 has started."""
     (member,) = reserve("flights", [0], devices(1)).members
     ledger.confirm(member, 4711)
     ledger.open_gang(key, 1, "/run")
     ledger.enter(key, 0, View("ti", 1, 1))
     ledger.start_attempt(key, 0, 1, member, "token")
+    return member
+
+
+def test_what_a_dead_supervisor_used_is_not_confirmed_by_another_that_has_its_pid(reserve, ledger, gang):
+    key = gang("flights")
+    member = start(reserve, ledger, key)
     with pytest.raises(LedgerError, match="it is confirmed"):
         ledger.confirm(member, 4711)
     assert ledger.replicas(key)[0].outcome is None
@@ -210,11 +216,7 @@ def test_the_fence_only_grows_even_when_all_is_free_again(reserve, ledger):
 
 def test_a_new_boot_releases_what_the_machine_held_and_loses_its_attempts(reserve, ledger, gang):
     key = gang("flights")
-    (member,) = reserve("flights", [0], devices(1)).members
-    ledger.confirm(member, 4711)
-    ledger.open_gang(key, 1, "/run")
-    ledger.enter(key, 0, View("ti", 1, 1))
-    ledger.start_attempt(key, 0, 1, member, "token")
+    start(reserve, ledger, key)
     ledger.register_host(replace(HOST, host_id="machine-other", boot_id="boot-2"), devices(1))
     assert ledger.member(key, 0) is None
     assert ledger.replicas(key)[0].outcome.state is AttemptState.LOST
@@ -256,11 +258,7 @@ def test_confirmed_members_of_a_host_come_with_pid_time_and_last_token(reserve, 
 
 def test_revoking_frees_the_devices_and_loses_the_attempt(reserve, ledger, gang):
     key = gang("flights")
-    (member,) = reserve("flights", [0], devices(1)).members
-    ledger.confirm(member, 4711)
-    ledger.open_gang(key, 1, "/run")
-    ledger.enter(key, 0, View("ti", 1, 1))
-    ledger.start_attempt(key, 0, 1, member, "token")
+    member = start(reserve, ledger, key)
     ledger.revoke(member, "its supervisor died")
     outcome = ledger.replicas(key)[0].outcome
     assert (outcome.state, outcome.message) == (AttemptState.LOST, "its supervisor died")

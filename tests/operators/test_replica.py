@@ -217,7 +217,8 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
 
     monkeypatch.setattr(launching, "read_all", look)
     monkeypatch.setattr(staging, "ensure_staged", stage)
-    monkeypatch.setattr(launching, "shard", lambda staged, replica, count, *_: f"{staged.folder}/{replica}-of-{count}")
+    monkeypatch.setattr(launching, "plan_shares", lambda _staged, count, _way: list(range(count)))
+    monkeypatch.setattr(launching, "fill", lambda staged, share, folder: f"{staged.folder}/{share}/{folder.name}")
     monkeypatch.setattr(launching.LaunchingOperator, "_rendered_for", lambda *_: dict.fromkeys(launching._PER_REPLICA))
     inputs = {"all": {"source": "a"}, "part": {"source": "b", "shard": "files"}}
     task = TensorFlowTrainOperator(
@@ -229,7 +230,7 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
     program = task._program(context, settings, RunFolders(settings.home, "once", "run"))
     assert calls == ["look", "a", "b"]
     assert [launch.inputs for launch in program.launches] == [
-        {"all": "/staged/a", "part": f"/staged/b/{number}-of-3"} for number in range(3)
+        {"all": "/staged/a", "part": f"/staged/b/{number}/{number}-of-3"} for number in range(3)
     ]
     assert [launch.require_checkpoint for launch in program.launches] == [True, False, False]
 
