@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import selectors
@@ -22,6 +21,7 @@ from airflow_tf.core.manifest import Measured, PublishManifest, StagedInput
 from airflow_tf.core.retention import Keep
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import Uri
+from airflow_tf.storage.lock import locked
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.staging import already_staged, building_path, manifest_path
 from airflow_tf.storage.versions import GRACE_SECONDS
@@ -29,7 +29,6 @@ from airflow_tf.storage.versions import GRACE_SECONDS
 Log = Callable[[str], None]
 
 _LOG_EVERY_SECONDS = 10.0
-_POLL_SECONDS = 0.2
 _READ_BYTES = 1 << 16
 _TAIL_BYTES = 2000
 
@@ -57,8 +56,7 @@ def stage(  # noqa: PLR0913 -- what to stage, where to, and what to refuse; all 
     :raises StorageUnavailableError: also if nothing moved for ``stall_seconds``.
     """
     source = str(Uri.parse(uri))
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(target.with_name(f".{target.name}.lock"), on_progress):
+    with locked(target, lambda: on_progress("waiting for another process that stages the same input")):
         if not refresh and (found := already_staged(source, target)):
             return found
         where = {"target": str(target), "cache_dir": str(cache_dir), "cache_bytes": cache_bytes}
@@ -173,27 +171,12 @@ def probe(uri: str, *, options: StorageOptions, stall_seconds: float = 10.0) -> 
     return answer
 
 
-def measure(uri: str, *, options: StorageOptions, cache_dir: Path, stall_seconds: float = 10.0) -> Measured:
+def measure(
+    uri: str, *, options: StorageOptions, cache_dir: Path, require_success: bool = False, stall_seconds: float = 10.0
+) -> Measured:
     """Count what :func:`stage` would copy, and what of it is cached; raises as it does, and writes nothing."""
-    job = {"cache_dir": str(cache_dir)}
+    job = {"cache_dir": str(cache_dir), "require_success": require_success}
     return Measured(**_run_mover("measure", uri, options, job, lambda _text: None, stall_seconds))
-
-
-@contextlib.contextmanager
-def _locked(path: Path, on_progress: Log) -> Iterator[None]:
-    """Hold a lock that ends with this process; waiting has no limit, since its holder's work has one."""
-    with path.open("w") as lock:
-        said = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not said:
-                    on_progress("waiting for another process that stages the same input")
-                    said = True
-                time.sleep(_POLL_SECONDS)
-        yield
 
 
 def _run_mover(

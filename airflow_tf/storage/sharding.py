@@ -22,7 +22,8 @@ from airflow_tf.core.codecs import HEAD_BYTES, compression_of
 from airflow_tf.core.errors import DeclarationError, InputError, StorageNoSpaceError
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.units import format_bytes
-from airflow_tf.storage.cache import NO_SPACE, free_bytes, link_or_copy
+from airflow_tf.storage.cache import NO_SPACE, boot_id, free_bytes, link_or_copy
+from airflow_tf.storage.lock import locked
 from airflow_tf.storage.records import FRAME_BYTES, data_length, next_record
 
 FILES, LINES, LINES_WITH_HEADER, RECORDS = "files", "lines", "lines_with_header", "records"
@@ -210,15 +211,6 @@ def _record_borders(path: Path, offsets: list[int]) -> list[int]:
     return found
 
 
-def check_shares(staged: StagedInput, count: int, way: str = FILES) -> None:
-    """Refuse, before any device is reserved, what :func:`shard` would refuse for any of ``count`` replicas.
-
-    :raises DeclarationError: if so.
-    """
-    if count > 1:
-        plan_shares(staged, count, way)
-
-
 def shard(staged: StagedInput, index: int, count: int, folder: Path, way: str = FILES) -> Path:
     """Fill ``folder`` with the share of replica ``index`` of ``count`` and return it.
 
@@ -231,25 +223,43 @@ def shard(staged: StagedInput, index: int, count: int, folder: Path, way: str = 
 
 
 def fill(staged: StagedInput, share: Sequence[Part], folder: Path) -> Path:
-    """Do as :func:`shard` for a share that is planned already: to find the cuts may mean to read all of a file."""
-    note, described = folder.with_name(f"{folder.name}.json"), json.dumps([asdict(part) for part in share])
-    if _holds(folder, share) and note.exists() and note.read_text(encoding="utf-8") == described:
-        return folder
+    """Do as :func:`shard` for a share that is planned already: to find the cuts may mean to read all of a file.
+
+    Processes that fill one folder at the same time wait for each other.
+    """
+    with locked(folder, lambda: None):
+        _fill(Path(staged.folder), share, folder)
+    return folder
+
+
+def _fill(staged: Path, share: Sequence[Part], folder: Path) -> None:
+    note, described = folder.with_name(f"{folder.name}.json"), _describe(staged, share)
+    if _holds(folder, share) and note.exists() and note.read_bytes() == described:
+        return
     building = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(mode=0o700, parents=True)
     try:
         for part in share:
-            _place(Path(staged.folder) / part.name, part, building / part.name)
+            _place(staged / part.name, part, building / part.name)
         note.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     draft = note.with_name(f".{note.name}.new")
-    draft.write_text(described, encoding="utf-8")
+    draft.write_bytes(described)
     draft.replace(note)
-    return folder
+
+
+def _describe(staged: Path, share: Sequence[Part]) -> bytes:
+    """Return what a share is made of: its parts, the very files that they are links to or copies of, and the boot.
+
+    Nothing is flushed to disk: what another boot of the host has left may be zeros. Its staged files have been verified
+    since, or copied anew.
+    """
+    made_of = [asdict(part) | {"inode": (staged / part.name).stat().st_ino} for part in share]
+    return json.dumps({"boot": boot_id(), "parts": made_of}).encode()
 
 
 def _holds(folder: Path, share: Sequence[Part]) -> bool:

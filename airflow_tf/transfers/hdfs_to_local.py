@@ -13,7 +13,7 @@ from airflow_tf.core.manifest import StagedInput
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
 from airflow_tf.storage.input_check import InputCheck, check_input
-from airflow_tf.storage.sharding import FILES, check_shares
+from airflow_tf.storage.sharding import FILES, plan_shares
 from airflow_tf.storage.staging import manifest_path
 from airflow_tf.transfers.lineage import staging_lineage
 
@@ -77,7 +77,7 @@ class HdfsToLocalOperator(BaseOperator):
             refresh=True,
             require_success=self.require_success,
         )
-        check_shares(staged, self.replicas, self.shard)
+        plan_shares(staged, self.replicas, self.shard)  # refuses what cannot be shared
         self._staged = staged
         summary = staged.summary() | {"manifest": str(manifest_path(Path(staged.folder)))}
         if check:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import struct
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -17,6 +20,7 @@ from airflow_tf.core.errors import DeclarationError, InputError, StorageNoSpaceE
 from airflow_tf.core.manifest import StagedFile, StagedInput
 from airflow_tf.storage import sharding
 from airflow_tf.storage.sharding import plan_shares, shard
+from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 from tests.storage.test_plan import SIZES, staged
 
 
@@ -145,6 +149,55 @@ def test_a_share_is_left_to_its_readers_until_the_input_is_another(tmp_path: Pat
     assert (folder / "1.csv").read_bytes() == b"7\n8\n"
 
 
+def take_bytes(path: Path) -> None:
+    """Leave zeros, as a power cut does to what was not flushed."""
+    path.chmod(0o600)
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_a_part_whose_bytes_a_power_cut_took_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = write(tmp_path, {"1.csv": b"1\n2\n3\n4\n"})
+    before = shares_of(given, 2, "lines", tmp_path)
+    for path in tmp_path.glob("?-of-2/*"):
+        take_bytes(path)
+    monkeypatch.setattr(sharding, "boot_id", lambda: "after")
+    assert shares_of(given, 2, "lines", tmp_path) == before
+
+
+def test_a_share_follows_a_staged_file_that_was_damaged_and_staged_anew(tmp_path: Path) -> None:
+    contents = {"1.csv": b"1\n2\n", "2.csv": b"5\n6\n"}
+    before = shares_of(write(tmp_path, contents), 2, "files", tmp_path)
+    (tmp_path / "staged" / "1.csv").rename(tmp_path / "damaged")  # the share still links to it
+    take_bytes(tmp_path / "damaged")
+    assert shares_of(write(tmp_path, contents), 2, "files", tmp_path) == before
+
+
+def fill_at_once(given: StagedInput, folder: Path, start: Any, answers: Any) -> None:
+    """Fill a share when all others do, and tell which folder it was and what was in it."""
+    start.wait(60)
+    try:
+        shard(given, 0, 2, folder, "lines")
+        names = sorted(path.name for path in folder.iterdir())
+        answers.put((folder.stat().st_ino, names))
+    except OSError as error:
+        answers.put(error)
+
+
+def test_processes_that_fill_one_share_at_once_make_it_once(tmp_path: Path) -> None:
+    given = write(tmp_path, {f"{number:03}.csv": b"12345678\n" * 1000 for number in range(200)})
+    context = multiprocessing.get_context("fork")
+    start, answers = context.Barrier(4), context.Queue()
+    processes = [
+        context.Process(target=fill_at_once, args=(given, tmp_path / "share", start, answers)) for _ in range(4)
+    ]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert found == [((tmp_path / "share").stat().st_ino, [f"{number:03}.csv" for number in range(100)])] * 4
+
+
 @pytest.mark.parametrize(
     ("content", "way", "why"),
     [
@@ -162,14 +215,25 @@ def test_what_cannot_be_cut_is_refused_before_devices_are_reserved(
     content: bytes, way: str, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DeclarationError, match=why):
-        sharding.check_shares(write(tmp_path, {"1": content}), 2, way)
+        plan_shares(write(tmp_path, {"1": content}), 2, way)
+
+
+@pytest.mark.parametrize(("content", "way"), [(b"\x1f\x8b" + bytes(30), "lines"), (b"a,b\n" * 9, "records")])
+def test_what_cannot_be_cut_is_refused_for_a_single_replica_too(
+    content: bytes, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__HOME", str(tmp_path / "home"))
+    (tmp_path / "1").write_bytes(content)
+    operator = HdfsToLocalOperator(task_id="stage", source=(tmp_path / "1").as_uri(), shard=way)
+    with pytest.raises(DeclarationError, match="cannot be split"):
+        operator.execute({"ti": SimpleNamespace(dag_id="d", run_id="r")})  # type: ignore[arg-type]
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     content = bytearray(record(b"abc") * 9)
     content[len(record(b"abc")) * 2] ^= 1
     with pytest.raises(InputError, match=f"1:2:{len(record(b'abc')) * 2}: the record is damaged"):
-        sharding.check_shares(write(tmp_path, {"1": bytes(content)}), 2, "records")
+        plan_shares(write(tmp_path, {"1": bytes(content)}), 2, "records")
 
 
 def test_a_disk_that_cannot_hold_a_part_says_so_and_nothing_is_left(
@@ -183,4 +247,4 @@ def test_a_disk_that_cannot_hold_a_part_says_so_and_nothing_is_left(
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(StorageNoSpaceError, match=r"too small for a part of 1\.csv"):
         shard(given, 0, 2, tmp_path / "share", "lines")
-    assert {path.name for path in tmp_path.iterdir()} == {"staged"}
+    assert {path.name for path in tmp_path.iterdir()} == {"staged", ".share.lock"}
