@@ -34,8 +34,13 @@ from airflow_tf.pipeline.schema import declaration_schema
 @command
 def doctor(args: Namespace) -> None:
     """Check this host; exit code 1 if something failed."""
-    checks = list(run_checks(Wishes(args.hdfs, args.hdfs_conn_id, args.python)))
-    print_rows([check.to_row() for check in checks], args.output)
+    checks = []
+    for check in run_checks(Wishes(args.hdfs, args.hdfs_conn_id, args.python)):
+        checks.append(check)
+        if args.output == "table":  # as they come: some take seconds
+            print(check.to_line(), flush=True)  # noqa: T201
+    if args.output != "table":
+        print_rows([check.to_row() for check in checks], args.output)
     if not all(check.ok for check in checks):
         raise SystemExit(1)
 
@@ -44,6 +49,8 @@ def doctor(args: Namespace) -> None:
 def init(args: Namespace) -> None:
     """Write the files of a first DAG and say what to do with them."""
     folder = Path(args.folder or conf.get("core", "dags_folder"))
+    if not args.folder:
+        folder.mkdir(parents=True, exist_ok=True)  # a new installation has named it, but not made it
     for path in scaffold(args.name, folder):
         print(f"wrote {path}")  # noqa: T201
     print(f"Now: airflow tf plan {folder / args.name}.tf.yaml, then: airflow dags test {args.name}")  # noqa: T201

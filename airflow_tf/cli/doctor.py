@@ -34,6 +34,7 @@ from airflow_tf.supervisor import cgroup, scope
 
 TRAINING_DEADLINE_SECONDS = 180.0
 LOW_SPACE_BYTES = 2 * 2**30
+_MARGIN = 24
 
 _TRAINING_PROGRAM = """
 import json, sys
@@ -63,6 +64,11 @@ class Check:
             "detail": self.detail,
             "remedy": self.remedy,
         }
+
+    def to_line(self) -> str:
+        """Return the line for a terminal, whole, with the remedy below."""
+        remedy = f"\n{'':{_MARGIN}}→ {self.remedy}" if self.remedy else ""
+        return f"{'✔' if self.ok else '✘'} {self.name:{_MARGIN - 3}} {self.detail}{remedy}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,3 +159,13 @@ def _loaded(group):
         else:
             importing = dict(zip(command.func.__code__.co_freevars, command.func.__closure__, strict=True))
             yield resolve_name(importing["import_path"].cell_contents)
+
+
+def test_a_terminal_gets_a_mark_per_line_and_whole_remedies(airflow_tf, python):
+    code, printed = airflow_tf("doctor", "--python", python("raise ImportError('no tensorflow: ' + 'x' * 200)"))
+    assert code == 1
+    lines = printed.splitlines()
+    assert any(line.startswith("✔ airflow  ") for line in lines)
+    failed = next(at for at, line in enumerate(lines) if line.startswith("✘ training interpreter"))
+    assert "x" * 200 in lines[failed]
+    assert lines[failed + 1].strip().startswith("→ Install it: ")

@@ -68,3 +68,10 @@ def test_a_folder_that_does_not_exist_is_said(airflow_tf, tmp_path):
     code, printed = airflow_tf("init", "churn", "--folder", tmp_path / "none")
     assert code == 1
     assert f"there is no folder {tmp_path}/none" in printed
+
+
+def test_the_dag_folder_of_a_new_installation_is_made(airflow_tf, tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "airflow" / "dags"))
+    code, printed = airflow_tf("init", "churn")
+    assert code == 0, printed
+    assert (tmp_path / "airflow" / "dags" / "churn.tf.yaml").exists()
