@@ -91,6 +91,23 @@ def trainers(roles: Mapping[str, int], count: int) -> int:
     return sum(roles.get(role, 0) for role in TRAINING) if roles else count
 
 
+def sharers(strategy: str, roles: Mapping[str, int], count: int) -> int:
+    """Return how many of ``count`` replicas get a share of an input: those that train, which come first by number.
+
+    An evaluator and parameter servers see all of it.
+
+    :raises DeclarationError: in an ``async`` gang, whose chief's program makes the datasets of all workers: of its own
+        folder.
+    """
+    if strategy == "async":
+        raise DeclarationError(
+            "an input cannot be shared in an async gang",
+            "the workers read what the chief's program names, and it sees one folder only",
+            "Leave `shard` out, and let the dataset function share: dataset.shard(n, input_context.input_pipeline_id).",
+        )
+    return trainers(roles, count)
+
+
 def replica_name(roles: Mapping[str, int], replica: int) -> str:
     """Return what a replica is called in messages."""
     return str(tasks(roles)[replica]) if roles else f"replica {replica}"

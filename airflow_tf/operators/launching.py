@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import jinja2
 from airflow.sdk import Context
 
-from airflow_tf.core.cluster import GANG_STRATEGIES, plan_roles, tasks, trainers
+from airflow_tf.core.cluster import GANG_STRATEGIES, plan_roles, sharers, tasks, trainers
 from airflow_tf.core.devices import DeviceRequest, Reading
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
@@ -187,8 +187,9 @@ class LaunchingOperator(DeviceSeeker):
         devices = self._config_context(settings)
         launches = [self._launch(context, devices, number) for number in numbers]
         staged = self._stage(settings, folders)
-        declared = {name: spec["shard"] for name, spec in (self.inputs or {}).items() if spec.get("shard")}
-        shares = {name: plan_shares(staged[name], count, way) for name, way in declared.items()}
+        shared = {name: spec["shard"] for name, spec in (self.inputs or {}).items() if spec.get("shard")}
+        sharing = sharers(plan.strategy, plan.roles, count) if shared else 0
+        shares = {name: plan_shares(staged[name], sharing, way) for name, way in shared.items()}
         initial = self._initial(settings, folders)
         launches = [
             dataclasses.replace(
@@ -319,11 +320,12 @@ def _inputs_of(
     shares: Mapping[str, Sequence[Sequence[Part]]],
     folders: RunFolders,
 ) -> dict[str, str]:
-    """Return name -> folder as the replica sees it."""
+    """Return name -> folder as the replica sees it: one that has no share sees all."""
     found = {name: each.folder for name, each in staged.items()}
     for name, planned in shares.items():
-        target = folders.root / "shards" / name / f"{launch.replica}-of-{launch.count}"
-        found[name] = str(fill(staged[name], planned[launch.replica], target))
+        if launch.replica < len(planned):
+            target = folders.root / "shards" / name / f"{launch.replica}-of-{len(planned)}"
+            found[name] = str(fill(staged[name], planned[launch.replica], target))
     return found
 
 

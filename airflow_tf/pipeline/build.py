@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule
 
 from airflow_tf.core.checkpoint.methods import AVERAGE, CHIEF, SOUP
-from airflow_tf.core.cluster import GANG_STRATEGIES
+from airflow_tf.core.cluster import GANG_STRATEGIES, plan_roles, sharers
 from airflow_tf.core.templates import is_template
 from airflow_tf.core.verdict import ALL
 from airflow_tf.hooks.devices import DEVICE_FIELDS
@@ -97,11 +97,17 @@ def _stage(declaration: Declaration) -> TaskGroup:
                 input_name=name,
                 hdfs_conn_id=spec.hdfs_conn_id or declaration.hdfs_conn_id,
                 check=spec.check.model_dump(exclude_unset=True) if spec.check else None,
-                replicas=declaration.devices.count if spec.shard else 1,
+                replicas=sharers_of(declaration) if spec.shard else 1,
                 shard=spec.shard or FILES,
                 **_given(spec, "require_success"),
             )
     return group
+
+
+def sharers_of(declaration: Declaration) -> int:
+    """Return how many replicas get a share of an input with ``shard``."""
+    train, count = declaration.train, declaration.devices.count
+    return sharers(train.strategy, plan_roles(train.strategy, train.roles, count), count)
 
 
 def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from airflow_tf.core.cluster import plan_roles, trainers
+from airflow_tf.core.cluster import plan_roles, sharers, trainers
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.verdict import parse_success
 from airflow_tf.pipeline.dag_fields import to_param
@@ -87,6 +87,14 @@ def _shards(declaration: Declaration) -> Iterator[Conflict]:
             yield Conflict(("inputs", name, "shard"), "it cannot be lines_with_header", why, "Write lines.")
 
 
+def _sharing(declaration: Declaration) -> Iterator[Conflict]:
+    for name in [name for name, spec in declaration.inputs.items() if spec.shard]:
+        try:
+            sharers(declaration.train.strategy, {}, declaration.devices.count)
+        except DeclarationError as error:
+            yield Conflict(("inputs", name, "shard"), error.what, error.why, error.todo)
+
+
 def _strategy(declaration: Declaration) -> Iterator[Conflict]:
     train, count, method = declaration.train, declaration.devices.count, declaration.checkpoints.aggregate
     where: DataPath = ("train", "roles") if train.roles is not None else ("train", "strategy")
@@ -163,6 +171,7 @@ _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] 
     _catchup: (("catchup",), ("start_date",), ("schedule",)),
     _evaluated_inputs: (("inputs",), ("evaluate", "inputs")),
     _shards: (("inputs",),),
+    _sharing: (("inputs",), ("train", "strategy")),
     _strategy: (
         ("train", "strategy"),
         ("train", "roles"),

@@ -33,7 +33,7 @@ class HdfsToLocalOperator(BaseOperator):
     :param hdfs_conn_id: connection of type ``hdfs_native`` or ``webhdfs``; None: the URI alone.
     :param check: what the content must be, as keys of :class:`~airflow_tf.storage.input_check.InputCheck`; None: it is
         not looked at.
-    :param replicas: among how many replicas the input is to be shared; if one would get nothing, it is refused here.
+    :param replicas: how many replicas, those that train, share the input; if one would get nothing, it is refused here.
     :param shard: how it is to be shared: ``files``, ``lines``, ``lines_with_header`` or ``records``.
     :param require_success: refuse folders in and above which no ``_SUCCESS`` says that their job has finished.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tf.core.cluster import plan_roles, replica_name, tasks, trainers
+from airflow_tf.core.cluster import plan_roles, replica_name, sharers, tasks, trainers
 from airflow_tf.core.errors import DeclarationError
 
 
@@ -63,3 +63,24 @@ def test_replicas_are_named_by_their_task() -> None:
     assert trainers(roles | {"evaluator": 1}, 5) == 3
     assert trainers({}, 4) == 4
     assert replica_name({}, 3) == "replica 3"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "roles", "count", "number"),
+    [
+        ("independent", {}, 4, 4),
+        ("towers", {}, 1, 1),
+        ("sync", {"worker": 3}, 3, 3),
+        ("sync", {"chief": 1, "worker": 2, "evaluator": 1}, 4, 3),
+        ("v1_cluster", {"worker": 2, "ps": 2}, 4, 2),
+        ("v1_cluster", {"chief": 1, "worker": 2, "ps": 1, "evaluator": 1}, 5, 3),
+    ],
+)
+def test_an_input_is_shared_by_those_that_train(strategy: str, roles: dict[str, int], count: int, number: int) -> None:
+    assert sharers(strategy, roles, count) == number
+    assert all(task.role in {"chief", "worker"} for task in tasks(roles)[:number])  # they come first
+
+
+def test_no_input_is_shared_where_one_program_reads_for_all() -> None:
+    with pytest.raises(DeclarationError, match="cannot be shared in an async gang: the workers read what the chief"):
+        sharers("async", {"chief": 1, "worker": 2, "ps": 1}, 4)

@@ -222,7 +222,13 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
     monkeypatch.setattr(launching.LaunchingOperator, "_rendered_for", lambda *_: dict.fromkeys(launching._PER_REPLICA))
     inputs = {"all": {"source": "a"}, "part": {"source": "b", "shard": "files"}}
     task = TensorFlowTrainOperator(
-        task_id="train", replica=1, count=3, strategy="sync", entrypoint="train:main", inputs=inputs
+        task_id="train",
+        replica=1,
+        count=3,
+        strategy="sync",
+        roles={"worker": 2, "evaluator": 1},
+        entrypoint="train:main",
+        inputs=inputs,
     )
     with DAG("once", schedule=None) as dag:
         dag.fileloc = str(tmp_path / "dag.py")
@@ -230,7 +236,9 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
     program = task._program(context, settings, RunFolders(settings.home, "once", "run"))
     assert calls == ["look", "a", "b"]
     assert [launch.inputs for launch in program.launches] == [
-        {"all": "/staged/a", "part": f"/staged/b/{number}/{number}-of-3"} for number in range(3)
+        {"all": "/staged/a", "part": "/staged/b/0/0-of-2"},
+        {"all": "/staged/a", "part": "/staged/b/1/1-of-2"},
+        {"all": "/staged/a", "part": "/staged/b"},  # an evaluator has no share
     ]
     assert [launch.require_checkpoint for launch in program.launches] == [True, False, False]
 

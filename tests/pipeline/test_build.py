@@ -191,6 +191,13 @@ def test_how_an_input_is_shared_and_that_its_job_has_finished_is_told_to_all_tha
     assert (given["shard"], given["require_success"]) == ("lines", True)
 
 
+def test_an_input_is_shared_by_those_that_train(tmp_path):
+    text = changed("count: 2", "count: 4").replace("aggregate: average", "aggregate: chief")
+    gang = "  strategy: v1_cluster\n  roles: {worker: 2, ps: 1, evaluator: 1}\n  retry_delay"
+    dag = load_dag(write(tmp_path, text.replace("  retry_delay", gang)))
+    assert (dag.get_task("stage.train").replicas, dag.get_task("stage.holdout").replicas) == (2, 1)
+
+
 def test_the_same_file_gives_the_same_serialized_dag(tmp_path):
     file = write(tmp_path, with_lines("tags: [b, a, c]\n"))
     first = serialized(load_dag(file))

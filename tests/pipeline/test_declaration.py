@@ -54,6 +54,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("shard: files", "shard: rows"), "7:65: inputs.train.shard: 'rows' is wrong: input should be 'files',"),
         (changed("shard: files", "shard: lines, check: {header: true}"), "7:65: inputs.train.shard: it cannot be lines: the check names a header. Write lines_with_header"),
         (changed("shard: files", "shard: lines_with_header, check: {header: false}"), "7:65: inputs.train.shard: it cannot be lines_with_header"),
+        (changed("  retry_delay", "  strategy: async\n  roles: {chief: 1, worker: 1, ps: 1}\n  retry_delay").replace("count: 2", "count: 3").replace("average", "chief"), "7:65: inputs.train.shard: an input cannot be shared in an async gang: the workers read what the chief's program names"),
         (changed("count: 2", "count: two"), "10:3: devices.count: 'two' is wrong: input should be a valid integer"),
         (changed("count: 2", "count: 2.0"), "devices.count: 2.0 is wrong: input should be a valid integer"),
         (changed("count: 2", "count: yes"), "devices.count: true is wrong: input should be a valid integer"),
