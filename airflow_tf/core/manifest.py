@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_tf.core.identity import digest
+
 FORMAT_VERSION = 1
 
 
@@ -54,6 +56,11 @@ class StagedInput:
         """Return what goes into XCom: counts, bytes, seconds and paths, never the file list."""
         return {
             "source": self.source,
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits over names, sizes and checksums: what is the same on every host that staged the same."""
+        return digest(*((file.name, file.size, file.crc32c) for file in self.files))
+
             "folder": self.folder,
             "files": len(self.files),
             "bytes": self.total_bytes,
@@ -64,6 +71,7 @@ class StagedInput:
 
     def dumps(self) -> str:
         """Return the manifest as JSON text."""
+            "digest": self.digest,
         return json.dumps({"format": FORMAT_VERSION} | asdict(self), indent=1, sort_keys=True)
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from airflow_tf.core.errors import InputError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.settings import Settings
@@ -57,17 +58,38 @@ def ensure_all_staged(
 ) -> dict[str, StagedInput]:
     """Stage every input of a task, unless it is there.
 
-    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "require_success": …}``.
+    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "require_success": …, "digest": …}``; with the digest
+        that the staging task returned, nothing else is taken.
+    :raises InputError: if the source is not any more what the staging task has copied.
     """
     return {
-        name: ensure_staged(
+        name: _ensure_same(name, declared, folders=folders, settings=settings, log=log)
+        for name, declared in inputs.items()
+    }
+
+
+def _ensure_same(
+    name: str, declared: Mapping[str, Any], *, folders: RunFolders, settings: Settings, log: Log
+) -> StagedInput:
+    def look(*, refresh: bool) -> StagedInput:
+        return ensure_staged(
             declared["source"],
             hdfs_conn_id=declared.get("hdfs_conn_id"),
             folders=folders,
             input_name=name,
             settings=settings,
             log=log,
+            refresh=refresh,
             require_success=bool(declared.get("require_success")),
         )
-        for name, declared in inputs.items()
-    }
+
+    staged, wanted = look(refresh=False), declared.get("digest")
+    if wanted and staged.digest != wanted:  # this host may have staged it before the staging task was cleared
+        staged = look(refresh=True)
+    if wanted and staged.digest != wanted:
+        raise InputError(
+            f"input {name}: {staged.source} is not what the staging task has copied",
+            f"it changed since, and this host finds version {staged.digest} instead of {wanted}",
+            "Clear the staging task with what comes after it, so that all replicas train on the same.",
+        )
+    return staged

@@ -33,8 +33,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
         checkpoint is copied there; a host that has none of this run begins with it.
     :param fresh: every attempt begins with that or from scratch, never with what an earlier attempt has saved.
     :param allow_from_scratch: begin from scratch where checkpoints exist but cannot be read, or none is published.
-    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": way | None, "require_success": bool}``, staged
-        if they are not.
+    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": way | None, "require_success": bool,
+        "digest": …}``, staged if they are not; with the ``digest`` of the staging task's XCom nothing else is taken.
     :param session_config: TensorFlow's ``ConfigProto`` by its own field names.
     :param api: ``tf2``, ``v1`` or ``auto``: which kind of program the session config must reach.
     :param python: the training interpreter, by default Airflow's own.

@@ -128,6 +128,8 @@ def _inputs(declaration: Declaration, names: list[str]) -> dict[str, dict[str, A
             "source": declaration.inputs[name].uri,
             "hdfs_conn_id": declaration.inputs[name].hdfs_conn_id or declaration.hdfs_conn_id,
             "shard": declaration.inputs[name].shard,
+            # Empty where a user has marked the staging task: then there is nothing to compare with.
+            "digest": f"{{{{ (ti.xcom_pull(task_ids='stage.{name}') or {{}}).get('digest', '') }}}}",
             **_given(declaration.inputs[name], "require_success"),
         }
         for name in names

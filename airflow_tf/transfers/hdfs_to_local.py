@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class HdfsToLocalOperator(BaseOperator):
     """Copy an input from HDFS to this host, verified and cached, before any device is reserved.
 
-    Returns (XCom) ``source``, ``folder``, ``manifest``, ``files``, ``bytes``, ``copied_bytes``, ``cached_bytes`` and
-    ``seconds``, with a check also what it counted; the list of files is in the manifest.
+    Returns (XCom) ``source``, ``folder``, ``manifest``, ``files``, ``bytes``, ``copied_bytes``, ``cached_bytes``,
+    ``seconds`` and ``digest``, with a check also what it counted; the list of files is in the manifest.
 
     :param source: URI of a file, a folder or a glob: ``hdfs://``, ``viewfs://``, ``webhdfs://``, ``swebhdfs://`` or
         ``file://``.

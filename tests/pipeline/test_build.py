@@ -132,8 +132,14 @@ def test_training_is_mapped_over_literal_replicas(tmp_path):
             "source": "hdfs://namenode:8020/churn/{{ run_id }}/*.csv",
             "hdfs_conn_id": "cluster",
             "shard": "files",
+            "digest": "{{ (ti.xcom_pull(task_ids='stage.train') or {}).get('digest', '') }}",
         },
-        "holdout": {"source": "hdfs://namenode:8020/holdout/*.csv", "hdfs_conn_id": "cluster", "shard": None},
+        "holdout": {
+            "source": "hdfs://namenode:8020/holdout/*.csv",
+            "hdfs_conn_id": "cluster",
+            "shard": None,
+            "digest": "{{ (ti.xcom_pull(task_ids='stage.holdout') or {}).get('digest', '') }}",
+        },
     }
 
 
