@@ -104,7 +104,8 @@ class ReplicaLaunch:
     is the folder of the cgroup that the replica enters, empty for none. ``initial_checkpoint`` is the local prefix to
     begin with where the run has no checkpoint of its own yet, and always where ``fresh``. ``watched_folder`` is the
     folder whose checkpoints an evaluator looks at, empty for all others. ``upload`` says where its newest checkpoint
-    is copied while it trains: ``uri``, ``options`` (of the storage, which may hold secrets) and ``every_seconds``.
+    is copied while it trains: ``uri`` (one folder for all generations), ``options`` (of the storage, which may hold
+    secrets), ``environment`` (what its client reads) and ``every_seconds``.
     """
 
     replica: int
@@ -145,9 +146,9 @@ class ReplicaLaunch:
         return asdict(self)
 
     def write(self, path: Path) -> None:
-        """Write the launch for the replica, readable by its owner only."""
+        """Write the launch for the replica, readable by its owner only, without ``upload``, which holds secrets."""
         path.touch(mode=0o600)
-        path.write_text(json.dumps(asdict(self), indent=1, sort_keys=True))
+        path.write_text(json.dumps(asdict(replace(self, upload=None)), indent=1, sort_keys=True))
 
     @classmethod
     def read(cls, path: Path) -> ReplicaLaunch:

@@ -277,7 +277,7 @@ class CheckpointPublishOperator(BaseOperator):
             event = {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest}
             self._announce(context, event | ({"saved_model": f"{uri}/{SAVED_MODEL}"} if exported else {}))
             self._apply_retention()
-            self._forget_copies(run, _argument(context["dag"], aggregated.get("train_task", "train"), "upload", None))
+            self._forget_copies(context["dag"], run, aggregated.get("train_task", "train"))
             return {
                 "uri": uri,
                 "candidate": name,
@@ -368,12 +368,13 @@ class CheckpointPublishOperator(BaseOperator):
             if row["result"] != "kept":
                 self.log.info("%s: %s", row["version"], row["result"])
 
-    def _forget_copies(self, run: TaskRun, upload: Mapping[str, Any] | None) -> None:
+    def _forget_copies(self, dag: Any, run: TaskRun, train_task: str) -> None:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
         """Remove what was copied while the training went on; what cannot be removed now stays."""
+        upload = _argument(dag, train_task, "upload", None)
         if upload is None:
             return
         try:
-            forget({**upload, "destination": self.destination}, run)
+            forget({**upload, "destination": self.destination}, run, train_task)
         except StorageError as error:
             self.log.warning("the copies of this run's checkpoints were not removed: %s", error)
 

@@ -17,6 +17,7 @@ from airflow_tf.core.devices import DeviceRequest, Reading
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
+from airflow_tf.core.ledger import ReplicaRecord
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.matching import suits
 from airflow_tf.core.session_config import ConfigContext, ValidatedConfig, validate
@@ -29,7 +30,7 @@ from airflow_tf.core.units import parse_bytes, parse_seconds
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun
-from airflow_tf.hooks.carrying import rescued, upload_of
+from airflow_tf.hooks.carrying import Generation, rescued, upload_of
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
 from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
@@ -186,9 +187,9 @@ class LaunchingOperator(DeviceSeeker):
         numbers = range(count) if plan.is_gang else [self.replica]
         devices = self._config_context(settings)
         launches = [self._launch(context, devices, number) for number in numbers]
-        staged = self._stage(settings, folders)
         shared = {name: spec["shard"] for name, spec in (self.inputs or {}).items() if spec.get("shard")}
         sharing = sharers(plan.strategy, plan.roles, count) if shared else 0
+        staged = self._stage(settings, folders)
         shares = {name: plan_shares(staged[name], sharing, way) for name, way in shared.items()}
         initial = self._initial(settings, folders)
         launches = [
@@ -202,8 +203,9 @@ class LaunchingOperator(DeviceSeeker):
             for launch in launches
         ]
         if self.upload is not None:
-            run = TaskRun.from_context(context)
-            launches = self._with_copies(launches, self.upload, plan, run, settings, folders)
+            number = self._copied_replica(plan)
+            copied = {number: upload_of(self.upload, TaskRun.from_context(context), number)}
+            launches = [dataclasses.replace(each, upload=copied.get(each.replica)) for each in launches]
         own = next(launch for launch in launches if launch.replica == self.replica)
         return Program(plan, own, tuple(launches))
 
@@ -286,32 +288,30 @@ class LaunchingOperator(DeviceSeeker):
             allow_from_scratch=self.allow_from_scratch,
         )
 
-    def _with_copies(
-        self,
-        launches: list[ReplicaLaunch],
-        upload: Mapping[str, Any],
-        plan: Plan,
-        run: TaskRun,
-        settings: Settings,
-        folders: RunFolders,
-    ) -> list[ReplicaLaunch]:
-        """Say where checkpoints are copied to while training goes on, and begin with a copy where this host has none.
+    def _copied_replica(self, plan: Plan) -> int:
+        """Return whose checkpoints are copied while training goes on: a gang has but its first replica's."""
+        return LEAD if plan.is_gang else self.replica
 
-        A gang has but its first replica's, which all of them begin with.
+    def _with_copy(
+        self, program: Program, run: TaskRun, record: ReplicaRecord, settings: Settings, folder: Path
+    ) -> Program:
+        """Let the program begin with what was copied of this generation, where this host has none of its checkpoints.
+
+        :param folder: of the gang on this host.
         """
-        number = LEAD if plan.is_gang else self.replica
-        copy = None
-        if not self.fresh:
-            copy = rescued(upload, run, number, folders=folders, settings=settings, log=self.log)
-        target = upload_of(upload, run, number)
-        return [
-            dataclasses.replace(
-                launch,
-                upload=target if launch.replica == number else None,
-                initial_checkpoint=copy or launch.initial_checkpoint,
-            )
-            for launch in launches
-        ]
+        if self.upload is None or self.fresh:
+            return program
+        copy = rescued(
+            Generation(run, self._copied_replica(program.plan), record, folder),
+            self.upload,
+            settings=settings,
+            log=self.log,
+            allow_from_scratch=self.allow_from_scratch,
+        )
+        if copy is None:
+            return program
+        launches = tuple(dataclasses.replace(launch, initial_checkpoint=copy) for launch in program.launches)
+        return Program(program.plan, next(each for each in launches if each.replica == self.replica), launches)
 
 
 def _inputs_of(

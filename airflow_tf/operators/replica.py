@@ -232,11 +232,12 @@ class ReplicaOperator(DeferringOperator):
         self._health_url = "" if run.in_process else execution_api_health_url()
         refusals = 0
         while True:
+            current = self._with_copy(program, run, record, settings, folder)
             members = claim.members(self.replica, program.replicas)
             own = next(member for member in members if member.replica == self.replica)
             self._devices = [device.uuid for device in own.devices]
             self._tell_position(folder, record, run)
-            self._view = self._new_view(run, ledger, key, client, program, members, record)
+            self._view = self._new_view(run, ledger, key, client, current, members, record)
             try:
                 outcome = self._view.watch()
             except ReplicaTimeoutError as error:

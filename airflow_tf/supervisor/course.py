@@ -11,6 +11,7 @@ from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.states import AttemptState
 from airflow_tf.core.verdict import Ended, Step, Verdict, evaluator_of, lacks_culprit, may_rejoin, next_step, settle
 from airflow_tf.supervisor.attempt import Alarm, Attempt, ReplicaRun, StopOrder, resume_point
+from airflow_tf.supervisor.carrier import Carrier
 from airflow_tf.supervisor.rendezvous import Rendezvous
 from airflow_tf.supervisor.team import Team
 
@@ -39,14 +40,17 @@ class Course:
         team = self._team
         for number in team.seats:
             self._runs[number] = await team.open(number)
-        try:
-            await self._start()
-            alarm = await self._watch()
-        finally:
-            if self._meeting is not None:
-                self._meeting.release()
-        await self._end(self._runs, alarm)
-        verdict = await asyncio.to_thread(self._settle, alarm)
+        with Carrier(team.folder / "carrier.log", team.note) as carrier:
+            try:
+                await self._start()
+                carrier.begin(run.launch for run in self._runs.values() if run.process is not None)
+                alarm = await self._watch()
+            finally:
+                if self._meeting is not None:
+                    self._meeting.release()
+            await self._end(self._runs, alarm)
+            verdict = await asyncio.to_thread(self._settle, alarm)
+            carrier.end(needs_copy=verdict.root.state is not AttemptState.SUCCEEDED)
         for number, run in self._runs.items():
             await team.write(run, verdict.outcomes[number])
         for number, run in self._runs.items():

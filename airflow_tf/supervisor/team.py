@@ -17,7 +17,6 @@ from airflow_tf.core.policy import may_restart
 from airflow_tf.core.states import ExitCause
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import ReplicaRun, StopOrder, Watchdog
-from airflow_tf.supervisor.carrier import Carrier
 from airflow_tf.supervisor.host import Host
 from airflow_tf.supervisor.placement import write_placement
 from airflow_tf.supervisor.protocol import Attach
@@ -45,9 +44,6 @@ class Team:
         self.hurry = asyncio.Event()
         self.restarts_used = 0
         self._launches: dict[int, ReplicaLaunch] = {launch.replica: launch for launch in request.launches}
-        self._carrier = (
-            Carrier(gang_folder / "carrier.log") if any(launch.upload for launch in request.launches) else None
-        )
 
     def __str__(self) -> str:
         """As messages call it."""
@@ -55,7 +51,7 @@ class Team:
 
     def watchdogs(self) -> Sequence[Watchdog]:
         """Return what watches each attempt."""
-        return [*self.host.watchdogs(self.plan, self.members), *([self._carrier.watch] if self._carrier else [])]
+        return self.host.watchdogs(self.plan, self.members)
 
     def notify(self, message: dict[str, Any]) -> None:
         """Tell all views of all seats."""

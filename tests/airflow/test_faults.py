@@ -295,7 +295,7 @@ with BundleWriter(f"{folder}/ck-{2 if resume else 1}") as writer:
     writer.commit()
 print("went on from", resume, flush=True)
 if not resume:
-    copy = "STORE/.airflow_tf-runs/*/*/replica-" + os.environ["AIRFLOW_TF_REPLICA"] + "/*-ck-1"
+    copy = "STORE/.airflow_tf-runs/*/*/replica-" + os.environ["AIRFLOW_TF_REPLICA"] + "/*/*-ck-1"
     while not glob.glob(copy):
         time.sleep(0.05)
     for name in os.listdir(folder):

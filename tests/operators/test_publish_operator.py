@@ -133,10 +133,11 @@ def test_an_export_is_published_with_its_checkpoint_and_named_in_the_event(publi
     assert (folder / "saved_model" / "saved_model.pb").read_bytes() == b"graph"
 
 
-def test_what_was_copied_while_this_run_trained_goes_when_it_is_published(publish, base):
-    mine, other = base / ".airflow_tf-runs" / digest("dag", "run 1"), base / ".airflow_tf-runs" / "other"
+def test_what_was_copied_of_this_training_goes_when_it_is_published(publish, base):
+    run = base / ".airflow_tf-runs" / digest("dag", "run 1")
+    mine, other = run / f"train-{digest('train', length=8)}", run / f"train_more-{digest('train_more', length=8)}"
     for folder in (mine, other):
-        (folder / "train-1" / "replica-0" / "ck-1").mkdir(parents=True)
+        (folder / "replica-0" / "generation-1" / "ck-1").mkdir(parents=True)
     publish()
     assert (mine.exists(), other.exists()) == (False, True)
 

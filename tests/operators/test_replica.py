@@ -22,9 +22,10 @@ from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause, Memb
 from airflow_tf.core.units import parse_bytes
 from airflow_tf.hooks import staging
 from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.carrying import Generation
 from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
-from airflow_tf.operators.launching import _check_cluster_variable, find_entrypoint
+from airflow_tf.operators.launching import Program, _check_cluster_variable, find_entrypoint
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
 
@@ -243,23 +244,25 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
     assert [launch.require_checkpoint for launch in program.launches] == [True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("roles", "replica", "asked", "uploads"),
-    [({}, 1, 1, [None, "replica-1"]), ({"worker": 2}, 1, 0, ["replica-0", None])],
-)
+@pytest.mark.parametrize(("roles", "replica", "asked"), [({}, 1, 1), ({"worker": 2}, 1, 0)])
 def test_a_copy_replaces_what_this_host_lacks_and_a_gang_has_only_its_first_replicas(
-    monkeypatch: pytest.MonkeyPatch, roles: dict[str, int], replica: int, asked: int, uploads: list[str | None]
+    monkeypatch: pytest.MonkeyPatch, roles: dict[str, int], replica: int, asked: int
 ) -> None:
     numbers: list[int] = []
-    monkeypatch.setattr(launching, "rescued", lambda _upload, _run, number, **_: numbers.append(number) or "/copy/ck-7")
-    monkeypatch.setattr(launching, "upload_of", lambda _upload, _run, number: {"uri": f"replica-{number}"})
+
+    def copy(generation: Generation, *_: Any, **__: Any) -> str:
+        numbers.append(generation.replica)
+        return "/copy/ck-7"
+
+    monkeypatch.setattr(launching, "rescued", copy)
     upload = {"destination": "file:///models", "every": "10m"}
     task = TensorFlowTrainOperator(task_id="train", replica=replica, entrypoint="train.py", upload=upload)
     launches = [ReplicaLaunch(n, 2, "train.py", "/", initial_checkpoint="/warm") for n in ((0, 1) if roles else (1,))]
-    arguments: list[Any] = [launches, upload, Plan(roles=roles), None, None, None]
-    found = task._with_copies(*arguments)
+    program = Program(Plan(roles=roles), launches[-1], tuple(launches))
+    arguments: list[Any] = [program, None, None, None, None]
+    found = task._with_copy(*arguments)
     assert numbers == [asked]
-    assert [launch.upload and launch.upload["uri"] for launch in found] == [uploads[launch.replica] for launch in found]
-    assert {launch.initial_checkpoint for launch in found} == {"/copy/ck-7"}
+    assert {launch.initial_checkpoint for launch in found.launches} == {"/copy/ck-7"}
+    assert found.own is found.launches[-1]
     task.fresh = True
-    assert {launch.initial_checkpoint for launch in task._with_copies(*arguments)} == {"/warm"}
+    assert task._with_copy(*arguments) is program
