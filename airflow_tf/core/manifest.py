@@ -52,26 +52,26 @@ class StagedInput:
         """Sum of the files' sizes."""
         return sum(file.size for file in self.files)
 
-    def summary(self) -> dict[str, Any]:
-        """Return what goes into XCom: counts, bytes, seconds and paths, never the file list."""
-        return {
-            "source": self.source,
     @property
     def digest(self) -> str:
         """Twelve hex digits over names, sizes and checksums: what is the same on every host that staged the same."""
         return digest(*((file.name, file.size, file.crc32c) for file in self.files))
 
+    def summary(self) -> dict[str, Any]:
+        """Return what goes into XCom: counts, bytes, seconds and paths, never the file list."""
+        return {
+            "source": self.source,
             "folder": self.folder,
             "files": len(self.files),
             "bytes": self.total_bytes,
             "copied_bytes": self.copied_bytes,
             "cached_bytes": self.cached_bytes,
             "seconds": round(self.seconds, 3),
+            "digest": self.digest,
         }
 
     def dumps(self) -> str:
         """Return the manifest as JSON text."""
-            "digest": self.digest,
         return json.dumps({"format": FORMAT_VERSION} | asdict(self), indent=1, sort_keys=True)
 
     @classmethod
