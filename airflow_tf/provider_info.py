@@ -139,5 +139,6 @@ _HDFS_CONNECTION = {
         "kerberos_principal": _field("Kerberos principal", "Principal of the keytab."),
         "kerberos_keytab": _field("Kerberos keytab", "Path of a keytab on the hosts that stage and publish."),
         "kerberos_cache": _field("Kerberos cache", "Path of a ticket cache, if not the default one."),
+        "token_file": _field("Delegation tokens", "Path of a file of Hadoop tokens, used instead of a ticket."),
     },
 }

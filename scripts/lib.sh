@@ -144,6 +144,17 @@ has_postgres() {
     return 1
 }
 
+# The KDC for tests is started by them, in a private folder, as is the server above.
+ensure_kerberos() {
+    local program PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin
+    for program in krb5kdc kdb5_util kadmin.local kinit; do
+        command -v "$program" >/dev/null || {
+            apt_install "MIT Kerberos (for HDFS with Kerberos)" krb5-kdc krb5-admin-server krb5-user
+            return
+        }
+    done
+}
+
 java_is_recent() {
     local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
     "$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])'

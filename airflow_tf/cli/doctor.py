@@ -30,6 +30,7 @@ from airflow_tf.ledger.location import filesystem_type, refuse_network_filesyste
 from airflow_tf.pipeline.build import load_dag
 from airflow_tf.pipeline.loader import SUFFIX
 from airflow_tf.storage.client import probe
+from airflow_tf.storage.kerberos import describe_credentials
 from airflow_tf.supervisor import cgroup, scope
 
 TRAINING_DEADLINE_SECONDS = 180.0
@@ -206,5 +207,6 @@ def _declaration(file: Path) -> str:
 
 def _hdfs(wishes: Wishes) -> str:
     uri = wishes.hdfs or "hdfs:///"
-    found = probe(uri, options=HdfsHook(wishes.hdfs_conn_id).storage_options(uri))
-    return f"{uri} answered in {found['seconds']} s"
+    options = HdfsHook(wishes.hdfs_conn_id).storage_options(uri)
+    found = probe(uri, options=options)
+    return ", ".join([f"{uri} answered in {found['seconds']} s", *describe_credentials(options)])

@@ -9,7 +9,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from airflow_tf.core.errors import AirflowTfError, DeclarationError
-from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.hooks.hdfs import HDFS_PORT, HdfsHook
+from airflow_tf.storage.kerberos import address_of_token, process_variables, properties
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -41,16 +42,16 @@ def get_fs(conn_id: str | None, storage_options: dict[str, Any] | None = None) -
             "it is of type webhdfs",
             "Use one of type hdfs_native, or the staging operator.",
         )
-    if options.user:
-        os.environ["HADOOP_USER_NAME"] = options.user  # the only way to tell hdfs-native
+    os.environ.update(process_variables(options))  # the only way to tell hdfs-native
     url = options.url or (f"hdfs://{host}:{port}" if port else f"hdfs://{host}")
-    files = HdfsFileSystem(host or None, int(port) if port else None, skip_instance_cache=True)
+    # Its own client is replaced; without a host it would ask for a Hadoop configuration that nobody needs.
+    files = HdfsFileSystem(host or "localhost", int(port or HDFS_PORT), skip_instance_cache=True)
     files.client = Client(
-        url,
-        options.config | {key: str(value) for key, value in given.items()},
+        address_of_token(url, options),
+        properties(options) | options.config | {key: str(value) for key, value in given.items()},
         options.config_dir,
         kerberos_principal=options.kerberos_principal,
         kerberos_keytab=options.kerberos_keytab,
-        kerberos_cache=options.kerberos_cache,
+        kerberos_cache=options.kerberos_cache if options.kerberos_principal else None,
     )
     return files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from airflow.configuration import conf
@@ -14,7 +15,7 @@ from airflow_tf.storage.client import probe
 from airflow_tf.storage.options import WEBHDFS_PORT, StorageOptions
 
 HDFS_PORT = 8020
-NATIVE_EXTRAS = ("config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+NATIVE_EXTRAS = ("config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache", "token_file")
 """Keys that ``extra`` of an ``hdfs_native`` connection may have."""
 
 _NAME_SERVICE = "airflow-tf"
@@ -47,7 +48,7 @@ class HdfsHook(BaseHook):
         """
         by_uri = StorageOptions.from_uri(uri)
         if self.hdfs_conn_id is None or by_uri.backend == "file":
-            return by_uri
+            return replace(by_uri, kerberos=by_uri.backend == "webhdfs" and _airflow_uses_kerberos())
         connection = self.get_connection(self.hdfs_conn_id)
         if connection.conn_type == "webhdfs":
             return _webhdfs_options(connection)
@@ -89,6 +90,11 @@ def _native_options(connection: Connection, uri: Uri) -> StorageOptions:
             f"the extra config of connection {connection.conn_id!r} is not an object of Hadoop properties",
             todo='Write it like {"dfs.nameservices": "ns", ...}.',
         )
+    if extra.get("kerberos_keytab") and not extra.get("kerberos_principal"):
+        raise DeclarationError(
+            f"connection {connection.conn_id!r} has kerberos_keytab without kerberos_principal",
+            todo="Name the principal; klist -k KEYTAB shows what is in the keytab.",
+        )
     properties = {str(key): str(value) for key, value in config.items()}
     hosts = [_with_port(host, connection.port, properties) for host in _hosts(connection)]
     url = ""
@@ -107,6 +113,7 @@ def _native_options(connection: Connection, uri: Uri) -> StorageOptions:
         kerberos_principal=extra.get("kerberos_principal"),
         kerberos_keytab=extra.get("kerberos_keytab"),
         kerberos_cache=extra.get("kerberos_cache"),
+        token_file=extra.get("token_file"),
     )
 
 
@@ -156,13 +163,18 @@ def _webhdfs_options(connection: Connection) -> StorageOptions:
         url=";".join(urls),
         user=connection.login or None,
         password=connection.password,
-        kerberos=conf.get("core", "security", fallback="") == "kerberos",
+        kerberos=_airflow_uses_kerberos(),
         verify=extra.get("verify", True),
         cert=extra.get("cert"),
         key=extra.get("key"),
         headers=extra.get("headers") or {},
         cookies=extra.get("cookies") or {},
     )
+
+
+def _airflow_uses_kerberos() -> bool:
+    """Tell whether Airflow's ticket renewer keeps a ticket; Airflow's commands name its cache to their processes."""
+    return bool(conf.get("core", "security", fallback="") == "kerberos")
 
 
 def _hosts(connection: Connection) -> list[str]:

@@ -17,12 +17,12 @@ from airflow_tf.core.errors import (
     StorageError,
     StorageExistsError,
     StorageNotFoundError,
-    StoragePermissionError,
     StorageUnavailableError,
 )
 from airflow_tf.storage.base import FileInfo, Uri
 from airflow_tf.storage.checksum import FileChecksum
 from airflow_tf.storage.failures import check_length, is_unknown_host, java_error, storage_error, unknown_host
+from airflow_tf.storage.kerberos import address_of_token, is_kerberos_failure, kerberos_error, properties
 from airflow_tf.storage.options import StorageOptions
 
 # By default the client itself retries for 175 s and waits 60 s for a hung DataNode; the mover retries, and says so.
@@ -35,6 +35,10 @@ _DEFAULTS = {
 _JAVA = re.compile(r'RPCError\("([\w.$]+)", "(.*)', re.DOTALL)
 _UNAVAILABLE_TEXTS = ("DataTransferError", "OperationFailed", "All DataNodes failed", "RPC listener disconnected")
 _LONGEST_REASON = 300
+_HINTS = {
+    "RPC listener disconnected": "a cluster with Kerberos does so to a client without hadoop.security.authentication",
+    "complete file in time": "a cluster with Kerberos does so to a client without dfs.data.transfer.protection",
+}
 
 
 class HdfsFileSystem:
@@ -47,7 +51,7 @@ class HdfsFileSystem:
             raise AirflowTfError(
                 f"{uri} cannot be reached", "hdfs-native is not installed", "Install airflow-tf[hdfs]."
             ) from error
-        self._uri = uri
+        self._uri, self._options = uri, options
         self._written_with: Any = hdfs_native.WriteOptions(
             block_size=options.block_bytes, replication=options.replication, overwrite=True, create_parent=False
         )
@@ -56,12 +60,12 @@ class HdfsFileSystem:
         self._only_host = (url or "").partition("://")[2].rpartition(":")[0]
         with self._translated("reach", "/"):
             self._client: Any = hdfs_native.Client(
-                url,
-                _DEFAULTS | options.config,
+                address_of_token(url, options) if url else None,
+                _DEFAULTS | properties(options) | options.config,
                 options.config_dir,
                 kerberos_principal=options.kerberos_principal,
                 kerberos_keytab=options.kerberos_keytab,
-                kerberos_cache=options.kerberos_cache,
+                kerberos_cache=options.kerberos_cache if options.kerberos_principal else None,
             )
 
     @contextlib.contextmanager
@@ -74,6 +78,8 @@ class HdfsFileSystem:
             where = self._uri.at(path)
             if self._only_host and is_unknown_host(str(error)):
                 raise unknown_host(self._only_host, action, where) from error
+            if is_kerberos_failure(str(error)):
+                raise kerberos_error(str(error), self._options, action, where) from error
             raise _translate(error, action, where) from error
 
     def stat(self, path: str) -> FileInfo:
@@ -157,12 +163,12 @@ def _translate(error: BaseException, action: str, uri: str) -> StorageError:
         return storage_error(StorageExistsError, action, uri, "it exists")
     if match := _JAVA.search(text):
         return java_error(match.group(1), match.group(2).split("\\n")[0].rstrip('")'), action, uri)
-    if "GSSAPI" in text or "libgssapi" in text:
-        return storage_error(StoragePermissionError, action, uri, f"Kerberos: {text[:_LONGEST_REASON]}")
     if "No NameNode hosts found" in text:
         todo = "Add the port to the host, or give the folder with hdfs-site.xml (HADOOP_CONF_DIR, or the connection's)."
         return StorageError(f"Cannot {action} {uri}", "no NameNode is configured under this name", todo)
-    reason = text[:_LONGEST_REASON] or type(error).__name__
+    reason = (text[:_LONGEST_REASON] or type(error).__name__) + next(
+        (f" ({hint})" for known, hint in _HINTS.items() if known in text), ""
+    )
     if isinstance(error, OSError) or any(known in text for known in _UNAVAILABLE_TEXTS):
         return storage_error(StorageUnavailableError, action, uri, reason)
     return storage_error(StorageError, action, uri, f"{type(error).__name__}: {reason}")

@@ -25,6 +25,7 @@ from airflow_tf.storage.base import Uri
 from airflow_tf.storage.cache import Cache, boot_id
 from airflow_tf.storage.carrying import Carried
 from airflow_tf.storage.destination import Destination
+from airflow_tf.storage.kerberos import process_variables
 from airflow_tf.storage.local import local_error
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
@@ -65,8 +66,7 @@ def _die_with_parent() -> None:
 
 def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSON-plain result
     uri, options = Uri.parse(job["uri"]), StorageOptions.from_json(job["options"])
-    if options.backend == "hdfs" and options.user:
-        os.environ["HADOOP_USER_NAME"] = options.user  # the only way to tell hdfs-native
+    os.environ.update(process_variables(options))
     actions: dict[str, Callable[[dict[str, Any], Uri, StorageOptions, Reporter], Any]]
     actions = {
         "stage": _stage,

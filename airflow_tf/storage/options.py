@@ -22,6 +22,9 @@ class StorageOptions:
     :param config: Hadoop client properties (``hdfs``).
     :param config_dir: folder with ``core-site.xml`` and ``hdfs-site.xml`` (``hdfs``).
     :param kerberos: SPNEGO for ``webhdfs``.
+    :param kerberos_principal: whose ticket is used; needed with a keytab.
+    :param kerberos_cache: ticket cache, if not the process's own.
+    :param token_file: Hadoop delegation tokens, used instead of a ticket (``hdfs``).
     :param verify: verify TLS certificates; a path names a CA bundle.
     :param replication: of files that are written; None: the cluster's own.
     :param block_bytes: of files that are written; None: the cluster's own.
@@ -38,6 +41,7 @@ class StorageOptions:
     kerberos_principal: str | None = None
     kerberos_keytab: str | None = None
     kerberos_cache: str | None = None
+    token_file: str | None = None
     verify: bool | str = True
     cert: str | None = None
     key: str | None = None

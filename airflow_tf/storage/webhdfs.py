@@ -21,7 +21,9 @@ from airflow_tf.core.errors import (
 from airflow_tf.storage.base import CHUNK_BYTES, FileInfo, Uri
 from airflow_tf.storage.checksum import FileChecksum
 from airflow_tf.storage.failures import check_length, is_unknown_host, java_error, storage_error, unknown_host
+from airflow_tf.storage.kerberos import kerberos_error
 from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.spnego import SpnegoAuth, SpnegoError
 
 _TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, and between two bytes
 _LONGEST_REASON = 300
@@ -38,8 +40,8 @@ class WebHdfsFileSystem:
             raise AirflowTfError(
                 f"{uri} cannot be reached", "the package hdfs is not installed", "Install airflow-tf[hdfs]."
             ) from error
-        self._uri = uri
-        self._avoided = _Avoided()
+        self._uri, self._options = uri, options
+        self._avoided, self._refusals = _Avoided(), 0
         self._namenodes = {urlsplit(url).netloc for url in options.url.split(";")}
         self._hdfs_error: type[Exception] = hdfs.HdfsError
         self._http_errors = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
@@ -53,6 +55,8 @@ class WebHdfsFileSystem:
         session.cookies.update(options.cookies)
         if options.password is not None:
             session.auth = (options.user or "", options.password)
+        elif options.kerberos:
+            session.auth = SpnegoAuth(self._namenodes)
         self._client: Any = _client(hdfs, options, session)
 
     @contextlib.contextmanager
@@ -63,11 +67,22 @@ class WebHdfsFileSystem:
             raise
         except self._hdfs_error as error:
             failure = _hdfs_failure(error, action, self._uri.at(path))
-            if failure.retryable:
-                self._client._urls.rotate(-1)  # noqa: SLF001 -- the client itself turns to the next on few errors only
-            raise failure from error
+            raise self._unless_others(failure) from error
+        except SpnegoError as error:
+            raise kerberos_error(str(error), self._options, action, self._uri.at(path)) from error
         except self._http_errors as error:
             raise self._http_failure(error, action, self._uri.at(path)) from error
+
+    def _unless_others(self, failure: StorageError) -> StorageError:
+        """Make a refusal of credentials worth a retry until every NameNode has given it; turn to the next one."""
+        urls = self._client._urls  # noqa: SLF001 -- the client itself turns to the next on few errors only
+        if isinstance(failure, StoragePermissionError) and "Authentication failure" in failure.why:
+            self._refusals += 1
+            if self._refusals < len(urls):
+                failure = StorageUnavailableError(failure.what, failure.why, failure.todo)
+        if failure.retryable:
+            urls.rotate(-1)
+        return failure
 
     def _http_failure(self, error: Exception, action: str, uri: str) -> StorageError:
         reason = str(error)[:_LONGEST_REASON]
@@ -77,7 +92,7 @@ class WebHdfsFileSystem:
             reason = f"the NameNode redirected to DataNode {asked.netloc}, which does not serve this host: {reason}"
         elif asked.hostname and len(self._namenodes) == 1 and is_unknown_host(str(error)):
             return unknown_host(asked.hostname, action, uri)
-        return storage_error(StorageUnavailableError, action, uri, reason)
+        return self._unless_others(storage_error(StorageUnavailableError, action, uri, reason))
 
     def stat(self, path: str) -> FileInfo:
         """Describe one path."""
@@ -199,15 +214,9 @@ class _Avoided:
 
 
 def _client(hdfs: Any, options: StorageOptions, session: Any) -> Any:  # noqa: ANN401 -- untyped, optional package
-    if not options.kerberos:
-        return hdfs.InsecureClient(options.url, user=options.user, session=session, timeout=_TIMEOUT_SECONDS)
-    try:
-        from hdfs.ext.kerberos import KerberosClient  # needs requests-kerberos, which few have
-    except ImportError as error:
-        raise AirflowTfError(
-            f"{options.url} cannot be reached with Kerberos", f"{error.name} is missing", "Install hdfs[kerberos]."
-        ) from error
-    return KerberosClient(options.url, session=session, timeout=_TIMEOUT_SECONDS)
+    if options.kerberos:
+        return hdfs.Client(options.url, session=session, timeout=_TIMEOUT_SECONDS)
+    return hdfs.InsecureClient(options.url, user=options.user, session=session, timeout=_TIMEOUT_SECONDS)
 
 
 def _info(path: str, status: dict[str, Any]) -> FileInfo:

@@ -142,13 +142,14 @@ def write_configuration(folder: Path, *, data: Path, blocksize_bytes: int, namen
         "dfs.namenode.heartbeat.recheck-interval": "1000",
         "dfs.namenode.edits.noeditlogchannelflush": "true",
     }
-    (folder / "core-site.xml").write_text(_site({**core, **namenodes}))
-    (folder / "hdfs-site.xml").write_text(_site({**hdfs, **namenodes}))
+    write_properties(folder / "core-site.xml", {**core, **namenodes})
+    write_properties(folder / "hdfs-site.xml", {**hdfs, **namenodes})
 
 
-def _site(properties: Mapping[str, str]) -> str:
+def write_properties(file: Path, properties: Mapping[str, str]) -> None:
+    """Write a file of Hadoop properties."""
     rows = "\n".join(
         f"<property><name>{escape(key)}</name><value>{escape(value)}</value></property>"
         for key, value in properties.items()
     )
-    return f"<configuration>\n{rows}\n</configuration>\n"
+    file.write_text(f"<configuration>\n{rows}\n</configuration>\n")

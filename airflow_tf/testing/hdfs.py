@@ -26,11 +26,17 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.testing.hadoop import HADOOP_VERSION, fetch_jars, find_program, write_configuration
-from airflow_tf.testing.private import free_ports, make_folder, remove_abandoned_folders, run_beside
+from airflow_tf.testing.private import (
+    free_ports,
+    make_folder,
+    remove_abandoned_folders,
+    run_beside,
+    start_with_owner,
+)
 
 NAMENODE = "namenode"
 URI_VARIABLE = "AIRFLOW_TF_HDFS"
@@ -45,19 +51,8 @@ _JVM = (
     "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
 )
-_DATANODE_KEYS = {"data": "address", "ipc": "ipc.address", "http": "http.address"}
 _TAIL_BYTES = 2000
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would not reach our loopback
-
-# Runs before the JVM in the new process: the kernel kills it when the thread that started it ends (PR_SET_PDEATHSIG
-# survives exec); the comparison catches a parent that died before the call.
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def is_datanode(name: str) -> bool:
@@ -72,6 +67,9 @@ class HdfsCluster:
     with the thread that called :meth:`start`, so call it from the main thread. A folder left by a killed test process
     is removed by the next cluster.
     """
+
+    datanode_keys: ClassVar[dict[str, str]] = {"data": "address", "ipc": "ipc.address", "http": "http.address"}
+    """Port of a DataNode to the property (``dfs.datanode.…``) that gives its address."""
 
     def __init__(
         self,
@@ -131,8 +129,9 @@ class HdfsCluster:
         folder = self.folder
         for name in ("conf", "log", "tmp", "data"):
             (folder / name).mkdir()
-        uses = {name: tuple(_DATANODE_KEYS) if is_datanode(name) else ("rpc", "http") for name in self.names}
+        uses = {name: tuple(self.datanode_keys) if is_datanode(name) else ("rpc", "http") for name in self.names}
         self._ports = free_ports([f"{name}.{use}" for name in self.names for use in uses[name]])
+        self._prepare()
         write_configuration(
             folder / "conf",
             data=folder / "data",
@@ -140,11 +139,20 @@ class HdfsCluster:
             namenodes=self._namenodes(),
         )
         classpath = f"{folder / 'conf'}:{jars}/*"
-        self._command = [java, *_JVM, f"-Djava.io.tmpdir={folder / 'tmp'}", "-cp", classpath]
+        self._command = [java, *_JVM, *self._jvm_options(), f"-Djava.io.tmpdir={folder / 'tmp'}", "-cp", classpath]
         self._format()
         for name in self.names:
             self._launch(name)
         self._begin()
+
+    def _prepare(self) -> None:
+        """Make what the configuration will name; folders and ports exist."""
+
+    def _jvm_options(self) -> list[str]:
+        return []
+
+    def _datanode_options(self) -> dict[str, str]:
+        return {}
 
     def _begin(self) -> None:
         self.wait_ready()
@@ -293,20 +301,15 @@ class HdfsCluster:
                 "-D",
                 f"dfs.datanode.data.dir={self.folder / 'data' / name}",
             ]
-            for use, key in _DATANODE_KEYS.items():
+            for key, value in self._datanode_options().items():
+                arguments += ["-D", f"{key}={value}"]
+            for use, key in self.datanode_keys.items():
                 arguments += ["-D", f"dfs.datanode.{key}=127.0.0.1:{self._ports[f'{name}.{use}']}"]
         self._spawn(name, arguments)
 
     def _spawn(self, name: str, arguments: list[str]) -> None:
-        wrapper = [sys.executable, "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
         with (self.folder / "log" / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [*wrapper, *self._command, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._processes[name] = start_with_owner([*self._command, *arguments], log)
 
     def _log_tail(self, name: str) -> str:
         return (self.folder / "log" / f"{name}.log").read_bytes()[-_TAIL_BYTES:].decode(errors="replace")

@@ -22,6 +22,31 @@ S = TypeVar("S")
 # Below Linux's ephemeral range: no outgoing connection takes a port while its owner is down.
 _PORTS = range(20000, 32000)
 
+# Runs before the server in the new process: the kernel kills it when the thread that started it ends (PR_SET_PDEATHSIG
+# survives exec); the comparison catches a parent that died before the call.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def start_with_owner(
+    command: list[str], log: IO[bytes], environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a server that dies with the calling thread; ``command`` begins with a path."""
+    wrapper = [sys.executable, "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+    return subprocess.Popen(
+        [*wrapper, *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
 
 def free_ports(names: list[str]) -> dict[str, int]:
     """Return a loopback port for each name that nobody listens on."""

@@ -105,6 +105,17 @@ def test_a_postgresql_that_is_missing_is_installed_without_a_cluster_of_its_own(
     assert done.stdout.splitlines() == ["create_main_cluster = false", "postgresql"], done.stderr
 
 
+def test_kerberos_is_installed_where_one_of_its_programs_is_missing(bash, tmp_path):
+    code = f"command() {{ [ -e {tmp_path}/$2 ]; }}"
+    asked = f"{code}; apt_install() {{ echo ${{@:2}}; }}; ensure_kerberos"
+    (tmp_path / "krb5kdc").touch()
+    assert bash(asked).stdout.split() == ["krb5-kdc", "krb5-admin-server", "krb5-user"]
+    for name in ("kdb5_util", "kadmin.local", "kinit"):
+        (tmp_path / name).touch()
+    done = bash(asked)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_scripts_are_valid_bash_and_executable():
     for name in ("demo", "lock", "test"):
         assert os.access(SCRIPTS / name, os.X_OK)
