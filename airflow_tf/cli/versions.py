@@ -27,7 +27,7 @@ def are_uris(paths: Sequence[str]) -> bool:
 def show_versions(args: Namespace) -> None:
     """List the versions below ``args.paths``."""
     rows = [
-        row
+        {"base": base} | row
         for base in args.paths
         for row in list_versions(base, options=HdfsHook(args.hdfs_conn_id).storage_options(base))
     ]

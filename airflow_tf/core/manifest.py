@@ -86,13 +86,17 @@ class StagedInput:
 
 @dataclass(frozen=True, slots=True)
 class PublishManifest:
-    """What a published version says of itself: files with sizes and CRC32C, metrics, origin and fence."""
+    """What a published version says of itself: files with sizes and CRC32C, metrics, origin and fence.
+
+    Of two results under one fence, as after an export was corrected, that of the later ``edition`` counts.
+    """
 
     fence: int
     digest: str
     files: dict[str, dict[str, int]]
     metrics: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
+    edition: int = 0
 
     def dumps(self) -> str:
         """Return the manifest as JSON text, keys sorted."""

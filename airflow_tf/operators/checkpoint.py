@@ -198,10 +198,8 @@ def _kill_grace_seconds(dag: Any, task_id: str) -> float:  # noqa: ANN401 (Airfl
 
 
 def _digest(run: TaskRun, files: Mapping[str, Mapping[str, int]]) -> str:
-    """Return what tells two results of a run apart: the checkpoint, since no two exports of it have the same bytes."""
-    model = {name: entry for name, entry in files.items() if not name.startswith(f"{SAVED_MODEL}/")}
-    parts = [json.dumps(model, sort_keys=True), *([] if len(model) == len(files) else [SAVED_MODEL])]
-    return digest(run.dag_id, run.run_id, *parts)
+    """Return what tells two results of a run apart: all that is published, since an export may be corrected."""
+    return digest(run.dag_id, run.run_id, json.dumps(files, sort_keys=True))
 
 
 class CheckpointPublishOperator(BaseOperator):
@@ -315,6 +313,7 @@ class CheckpointPublishOperator(BaseOperator):
             fence=int(aggregated["fence"]),
             digest=_digest(run, files),
             files=files,
+            edition=run.try_number,
             metrics=metrics,
             origin={
                 "dag_id": run.dag_id,

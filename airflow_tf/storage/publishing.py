@@ -50,7 +50,7 @@ class Publisher:
     def run(self, local: Path) -> str:
         """Publish the manifest's files from ``local`` and return the destination's URI.
 
-        A destination with our digest is a success; one of ours with a lower fence is replaced.
+        A destination with our digest is a success; one of ours with a lower fence, or edition, is replaced.
 
         :raises StorageExistsError: if the destination is not ours, or from a newer attempt.
         :raises PublishError: if a local file is not what the manifest says.
@@ -137,7 +137,7 @@ class Publisher:
             return False
         try:
             found = json.loads(read_all(self.files, posixpath.join(self.uri.path, MANIFEST)))
-            fence, digest = int(found["fence"]), str(found["digest"])
+            fence, edition, digest = int(found["fence"]), int(found.get("edition", 0)), str(found["digest"])
         except (StorageNotFoundError, ValueError, KeyError, TypeError) as error:
             raise StorageExistsError(
                 f"{self.uri} exists",
@@ -146,7 +146,7 @@ class Publisher:
             ) from error
         if digest == self.manifest.digest:
             return True
-        if fence >= self.manifest.fence:
+        if (fence, edition) >= (self.manifest.fence, self.manifest.edition):
             raise StorageExistsError(
                 f"{self.uri} exists",
                 f"it was published under fence {fence}, this result has fence {self.manifest.fence}",

@@ -15,13 +15,14 @@ import posixpath
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tf.core.errors import StorageError, StorageNotFoundError
+from airflow_tf.core.errors import DeclarationError, StorageError, StorageNotFoundError
 from airflow_tf.core.retention import Keep, Kept, to_keep
-from airflow_tf.storage.base import FileSystem, Uri, exists, read_all
+from airflow_tf.storage.base import FileInfo, FileSystem, Uri, exists, read_all
+from airflow_tf.storage.carrying import RUNS
 from airflow_tf.storage.progress import Patience
 
 LATEST = "_latest"
@@ -29,6 +30,8 @@ MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
 MARK = "_to_be_removed"
 GRACE_SECONDS = 3600.0
+COPIES_SECONDS = 7 * 86400.0
+"""Copies of a run that has not published go when nothing was copied for so long."""
 _VERSION = re.compile(r"^v=\d{8}T\d{6}Z-[0-9a-f]+$")
 _REMOVING = ".airflow_tf-pruned-"
 _MOST_LOOKS = 20
@@ -112,11 +115,15 @@ class Versions:
         """Mark what no rule keeps, remove what was marked ``grace_seconds`` ago; return a row for each version.
 
         The newest and the one that ``_latest`` names always stay. A dry run changes nothing.
+
+        :raises DeclarationError: if no version has the metric by which the best are kept: all others would go.
         """
-        now = self.wall_seconds()
+        now, versions = self.wall_seconds(), self.patience(self.all)
+        if rules.best and versions:
+            _require_metric(versions, metric or "")
         if not dry_run:
             self.patience(self._finish)
-        versions = self.patience(self.all)
+            self.patience(lambda: self._remove_copies(now))
         kept = [Kept(each.name, now - each.published_at, _number(each.metrics.get(metric or ""))) for each in versions]
         pointer = self.patience(self.pointer)
         reasons = to_keep(kept, rules, {pointer: "published as the newest"} if pointer else {})
@@ -150,6 +157,24 @@ class Versions:
                 if posixpath.basename(info.path).startswith(_REMOVING):
                     self.files.delete(info.path)
 
+    def _remove_copies(self, now: float) -> None:
+        """Remove what was copied while runs trained that have not published: nothing of it has changed for long."""
+        root = self._path(RUNS)
+        for run in self._children(root):
+            seen = [run, *(each for task in self._children(run.path) for each in self._below(task, 3))]
+            if now - max(info.mtime_ms for info in seen) / 1000 > COPIES_SECONDS:
+                self.files.delete(run.path)
+
+    def _below(self, folder: FileInfo, levels: int) -> list[FileInfo]:
+        deeper = self._children(folder.path) if levels else []
+        return [folder, *(each for child in deeper for each in self._below(child, levels - 1))]
+
+    def _children(self, path: str) -> list[FileInfo]:
+        try:
+            return list(self.files.list(path))
+        except StorageNotFoundError:
+            return []
+
     def _look(self, name: str) -> Version | None:
         path = self._path(name)
         try:
@@ -174,6 +199,14 @@ class Versions:
 
     def _path(self, name: str) -> str:
         return posixpath.join(self.uri.path, name)
+
+
+def _require_metric(versions: Sequence[Version], metric: str) -> None:
+    if any(_number(version.metrics.get(metric)) is not None for version in versions):
+        return
+    known = sorted({name for each in versions for name, value in each.metrics.items() if _number(value) is not None})
+    todo = f"Known are: {', '.join(known)}." if known else "Publish with an evaluation, or keep by another rule."
+    raise DeclarationError(f"no version has the metric {metric!r} by which the best are kept", todo=todo)
 
 
 def _fate(version: Version, reason: str, now: float, grace_seconds: float) -> str:

@@ -151,6 +151,8 @@ def test_ls_of_a_base_shows_its_versions(airflow_tf, base):
         ("v=20260103", 300, {"mae": 0.3}, ""),
     ]
     assert "mae=0.2" in airflow_tf("checkpoints", "ls", base)[1]
+    several = airflow_tf("checkpoints", "ls", base, f"{base}/", "--output", "json")[1]
+    assert [row["base"] for row in several] == [base] * 3 + [f"{base}/"] * 3
 
 
 def test_prune_of_a_base_marks_then_removes_and_never_the_latest(airflow_tf, base):
@@ -167,6 +169,8 @@ def test_prune_of_a_base_marks_then_removes_and_never_the_latest(airflow_tf, bas
 def test_the_best_versions_by_a_metric_are_kept(airflow_tf, base):
     options = ("checkpoints", "prune", base, "--keep-best", 1, "--dry-run", "--output", "json")
     assert "needs the metric" in airflow_tf(*options)[1]
+    message = airflow_tf(*options, "--metric", "mea")[1]
+    assert "no version has the metric 'mea' by which the best are kept. Known are: mae." in message
     rows = airflow_tf(*options, "--metric", "mae")[1]
     assert rows[0] == {"version": "v=20260101T000000Z-00000001", "result": "kept", "reason": "among the best 1"}
     assert "cannot be listed together" in airflow_tf("checkpoints", "ls", base, "/tmp")[1]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_tf.core.errors import CheckpointError
+from airflow_tf.operators import local_program
 from airflow_tf.operators.candidates import collect, describe
 from airflow_tf.operators.export import CheckpointExportOperator, export
 from airflow_tf.operators.local_program import LocalProgram
@@ -116,6 +117,29 @@ def test_a_program_that_exports_nothing_that_works_is_an_error(tmp_path: Path, p
     (tmp_path / "export.py").write_text(program)
     with pytest.raises(CheckpointError, match=message):
         export(LocalProgram("export", "export.py", tmp_path), "/run/model-5", tmp_path / "task")
+
+
+LEAVES_A_DAEMON = """
+import os, subprocess, sys, time
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("x" * 5_000_000, flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize(("then", "message"), [("time.sleep(600)", "took longer than 3 s"), ("sys.exit(3)", "code 3")])
+def test_what_a_program_has_started_ends_with_it_and_its_output_is_bounded(
+    tmp_path: Path, then: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_program, "_OUTPUT_BYTES", 1 << 20)
+    monkeypatch.setattr(local_program, "_LOOK_SECONDS", 0.1)
+    (tmp_path / "program.py").write_text(LEAVES_A_DAEMON.format(then=then))
+    program = LocalProgram("evaluation", "program.py", tmp_path, timeout_seconds=3.0)
+    with pytest.raises(CheckpointError, match=message) as error:
+        program.run(tmp_path / "task", {})
+    assert len(str(error.value)) < 100_000
+    used = sum(path.stat().st_blocks * 512 for path in (tmp_path / "task").iterdir())
+    assert used < 2_000_000 or then.startswith("sys")  # one that ends at once is not looked at
 
 
 def test_an_export_is_linked_and_described_with_its_checkpoint(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def publish(settings, monkeypatch, tmp_path, base, candidate):
     train = types.SimpleNamespace(is_mapped=True, partial_kwargs=declared)
     dag = types.SimpleNamespace(fileloc=str(tmp_path / "dag.py"), get_task=lambda _task_id: train)
 
-    def call(day=1, fences=(3,), aggregated=None, evaluation=None, exported=None, **options):
+    def call(day=1, fences=(3,), aggregated=None, evaluation=None, exported=None, try_number=1, **options):
         records = {n: types.SimpleNamespace(fence=fence) for n, fence in enumerate(fences)}
         ledger = types.SimpleNamespace(ledger_id="x", replicas=lambda _key: records)
         monkeypatch.setattr(module, "open_ledger", lambda _settings: ledger)
@@ -51,7 +51,7 @@ def publish(settings, monkeypatch, tmp_path, base, candidate):
         pulled = {"aggregate_checkpoints": found | (aggregated or {}), "evaluate": evaluation, "export": exported}
         asset = Asset(f"file://{base}")
         ti = types.SimpleNamespace(
-            dag_id="dag", task_id="publish", run_id=f"run {day}", id="id", try_number=1, max_tries=0, map_index=None,
+            dag_id="dag", task_id="publish", run_id=f"run {day}", id="id", try_number=try_number, max_tries=0, map_index=None,
             xcom_pull=lambda task_ids: pulled[task_ids],
         )  # fmt: skip
         events = {asset: types.SimpleNamespace(extra={})}
@@ -128,9 +128,11 @@ def test_an_export_is_published_with_its_checkpoint_and_named_in_the_event(publi
     assert (folder / "saved_model" / "saved_model.pb").read_bytes() == b"graph"
     assert json.loads((folder / "manifest.json").read_text())["origin"]["signatures"] == {"serving_default": {}}
     assert extra["saved_model"] == f"{first['uri']}/saved_model"
-    again, _ = publish(exported=exported_model(tmp_path / "exported-again", b"other bytes of the same model"))
+    again, _ = publish(exported=exported_model(tmp_path / "corrected", b"another graph"), try_number=2)
     assert again["uri"] == first["uri"]
-    assert (folder / "saved_model" / "saved_model.pb").read_bytes() == b"graph"
+    assert (folder / "saved_model" / "saved_model.pb").read_bytes() == b"another graph"
+    with pytest.raises(AirflowFailException, match="exists"):  # the first publication, which comes late
+        publish(exported=exported_model(tmp_path / "late", b"graph"))
 
 
 def test_what_was_copied_of_this_training_goes_when_it_is_published(publish, base):

@@ -131,6 +131,19 @@ def test_what_no_rule_keeps_is_marked_first_and_removed_after_the_grace(place: P
     assert place.names() == [NAMES[0], NAMES[3], NAMES[4]]
 
 
+def test_copies_of_a_run_that_never_published_go_when_nothing_was_copied_for_a_week(place: Place) -> None:
+    now = fill(place, NAMES[:1])
+    copies = f"{place.path}/.airflow_tf-runs"
+    place.files.make_dirs(f"{copies}/run/train/replica-0/generation-1/1-ck-1")
+    rules, week = Keep(last=1), 7 * 86400
+    versions_of(place, now=now + week - 600).prune(rules, None)
+    assert len(list(place.files.list(copies))) == 1
+    versions_of(place, now=now + week + 600).prune(rules, None, dry_run=True)
+    assert len(list(place.files.list(copies))) == 1
+    versions_of(place, now=now + week + 600).prune(rules, None)
+    assert list(place.files.list(copies)) == []
+
+
 def test_a_marked_version_is_not_the_newest_for_a_reader_and_is_kept_again_if_a_rule_says_so(here: Place) -> None:
     now = fill(here, NAMES[:3])
     here.files.write(f"{here.path}/{NAMES[2]}/_to_be_removed", [b""])
