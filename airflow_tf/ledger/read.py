@@ -215,7 +215,9 @@ def _attempts(session: Session, gang_key: str) -> list[AttemptRow]:
             message=row.message,
             exit_code=row.exit_code,
             started=row.started_at,
+            updated=row.updated_at,
             ended=row.ended_at,
+            checkpoint=row.checkpoint,
         )
         for row in session.scalars(query.order_by(*order))
     ]
@@ -235,6 +237,9 @@ def _reservations(session: Session, clock: Clock) -> list[ReservationRow]:
         ReservationRow(
             reservation_id=row.reservation_id,
             gang_key=gang.key,
+            dag_id=gang.dag_id,
+            run_id=gang.run_id,
+            task_id=gang.task_id,
             gang_label=gang.label,
             replica=row.replica,
             state=row.state,
@@ -267,6 +272,9 @@ def _queue(session: Session, clock: Clock) -> list[QueueRow]:
                     position=position,
                     host=host,
                     gang_key=gang.key,
+                    dag_id=gang.dag_id,
+                    run_id=gang.run_id,
+                    task_id=gang.task_id,
                     gang_label=gang.label,
                     replicas=tuple(row.replicas),
                     wanted=sum(each.wanted for each in missing),

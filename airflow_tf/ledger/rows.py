@@ -60,7 +60,7 @@ class ReplicaRow:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One attempt of one replica; ``started`` and ``ended`` are wall time."""
+    """One attempt of one replica; ``started``, ``updated`` (its last sign) and ``ended`` are wall time."""
 
     replica: int
     generation: int
@@ -71,7 +71,9 @@ class AttemptRow:
     message: str
     exit_code: int | None
     started: str
+    updated: str
     ended: str | None
+    checkpoint: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class ReservationRow:
 
     reservation_id: int
     gang_key: str
+    dag_id: str
+    run_id: str
+    task_id: str
     gang_label: str
     replica: int
     state: str
@@ -120,6 +125,9 @@ class QueueRow:
     position: int
     host: str
     gang_key: str
+    dag_id: str
+    run_id: str
+    task_id: str
     gang_label: str
     replicas: tuple[int, ...]
     wanted: int

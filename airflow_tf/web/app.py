@@ -1,0 +1,122 @@
+"""The application mounted by Airflow's API server: read only, and closed to whoever has not signed in."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from airflow_tf.cli.devices import device_rows
+from airflow_tf.core.errors import AirflowTfError
+from airflow_tf.hooks.settings import load_settings
+from airflow_tf.ledger import open_ledger
+from airflow_tf.ledger.read import LedgerReader, RunRow
+from airflow_tf.web import training
+from airflow_tf.web.access import MAY_READ_CLUSTER, MAY_READ_TASKS, SIGNED_IN, ReadableDags
+from airflow_tf.web.curves import Cursor
+from airflow_tf.web.devices import devices_page
+from airflow_tf.web.models import Curves, TrainingPage
+
+LOOK_SECONDS = 2.0
+"""How long one look at this host's devices serves all who ask."""
+MAX_CURVES = 16
+
+Value = TypeVar("Value")
+
+
+class Shared(Generic[Value]):
+    """A value made once for all who ask within some seconds: a look at devices starts a process."""
+
+    def __init__(self, make: Callable[[], Value], seconds: float) -> None:
+        self._make, self._seconds = make, seconds
+        self._lock = threading.Lock()
+        self._made: tuple[float, Value] | None = None
+
+    def __call__(self) -> Value:
+        """Return the value, made anew where it is too old."""
+        with self._lock:
+            if self._made is None or time.monotonic() - self._made[0] > self._seconds:
+                self._made = (time.monotonic(), self._make())
+            return self._made[1]
+
+
+@cache
+def _reader() -> LedgerReader:
+    """Open the ledger at the first request: the API server forks its workers before."""
+    return LedgerReader(open_ledger(load_settings()))
+
+
+def _answer(request: Request, page: BaseModel) -> Response:
+    """Return a page, or 304 where the asking side has it as it is."""
+    body = page.model_dump_json().encode()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if request.headers.get("If-None-Match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def make_app() -> FastAPI:
+    """Return the application; every route asks for a login, and for more where it shows more."""
+    app = FastAPI(title="airflow_tf", dependencies=[SIGNED_IN], docs_url=None, redoc_url=None, openapi_url=None)
+    rows = Shared(lambda: device_rows(_reader(), load_settings()), LOOK_SECONDS)
+
+    @app.get("/devices", dependencies=[MAY_READ_CLUSTER])
+    def devices(request: Request, readable: ReadableDags) -> Response:
+        reader = _reader()
+        return _answer(request, devices_page(reader.hosts(), rows(), reader.reservations(), reader.queue(), readable))
+
+    @app.get("/dags/{dag_id}/training", dependencies=[MAY_READ_TASKS])
+    def run_page(request: Request, dag_id: str, run_id: str, task_id: str | None = None) -> Response:
+        reader = _reader()
+        gangs = training.Run(dag_id, run_id, task_id).gangs(reader)
+        return _answer(request, TrainingPage(gangs=[training.training(reader, gang) for gang in gangs]))
+
+    @app.get("/dags/{dag_id}/training/{key}/curves", dependencies=[MAY_READ_TASKS])
+    def curves(
+        request: Request,
+        dag_id: str,
+        key: str,
+        run_id: str,
+        after: Annotated[list[str], Query(max_length=MAX_CURVES)],
+    ) -> Response:
+        run, folder = _gang(dag_id, run_id, key)
+        asked = [
+            (int(replica), Cursor.parse(text))
+            for replica, _, text in (each.partition(":") for each in after)
+            if replica.isdecimal()
+        ]
+        return _answer(request, Curves(curves=training.curves(run, folder, asked)))
+
+    @app.get("/dags/{dag_id}/training/{key}/replicas/{replica}", dependencies=[MAY_READ_TASKS])
+    def details(request: Request, dag_id: str, key: str, run_id: str, replica: int) -> Response:
+        run, folder = _gang(dag_id, run_id, key)
+        found = training.details(run, folder, replica)
+        if found is None:
+            raise HTTPException(404, f"replica {replica} is not known")
+        return _answer(request, found)
+
+    @app.exception_handler(AirflowTfError)
+    def explain(_request: Request, error: AirflowTfError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=503)
+
+    return app
+
+
+def _gang(dag_id: str, run_id: str, key: str) -> tuple[RunRow, Path]:
+    """Return a gang of this run, whose DAG the user may read, and its folder."""
+    run = training.Run(dag_id, run_id).gang(_reader(), key)
+    if run is None:
+        raise HTTPException(404, "this run has no such training")
+    folder = training.readable_folder(run)
+    if folder is None:
+        raise HTTPException(404, "the run folder cannot be read by this API server: it is on another host, or removed")
+    return run, folder
