@@ -78,6 +78,7 @@ class Plan:
     :param restarts: how often a supervisor starts again what died, within one try of the tasks.
     :param start_timeout_seconds: time within which every member of a gang must have joined it.
     :param progress_timeout_seconds: longest time without progress; None: never ended for it.
+    :param evaluator_grace_seconds: time that an evaluator has for the last checkpoint when the training has ended.
     """
 
     strategy: str = "independent"
@@ -87,6 +88,7 @@ class Plan:
     restarts: int = 0
     start_timeout_seconds: float = 300.0
     progress_timeout_seconds: float | None = None
+    evaluator_grace_seconds: float = 600.0
 
     @property
     def is_gang(self) -> bool:

@@ -116,6 +116,12 @@ def _is_tolerated(plan: Plan, roles: list[str], number: int, good: set[int], bad
         return False
     if LEAD not in good and (roles[number] == PS or plan.strategy == "sync"):
         return False
+    if (
+        LEAD not in good
+        and plan.strategy == "async"
+        and bad.issuperset(n for n, role in enumerate(roles) if role == WORKER)
+    ):
+        return False  # nobody is left to take the chief's steps, which would wait for ever
     lost = sum(roles[other] in TRAINING for other in bad)
     return plan.success == CHIEF or trainers(plan.roles, len(roles)) - lost >= plan.at_least
 
@@ -136,6 +142,17 @@ def may_rejoin(plan: Plan, replica: int, outcome: Outcome) -> bool:
     role = tasks(plan.roles)[replica].role
     is_taken_back = role == EVALUATOR or (role == WORKER and replica != LEAD and plan.strategy != "sync")
     return is_taken_back and outcome.cause.may_restart and not outcome.cause.needs_other_device
+
+
+def rejoining(plan: Plan, ended: Mapping[int, Outcome], news: Mapping[int, Outcome]) -> list[int]:
+    """Return which of those that have just ended are started again alone; none where the attempt does not go on.
+
+    :param ended: what had ended before.
+    :param news: what was found together: one incident.
+    """
+    back = [number for number, outcome in news.items() if may_rejoin(plan, number, outcome)]
+    lost = {**ended, **{number: outcome for number, outcome in news.items() if number not in back}}
+    return back if next_step(plan, lost) is Step.GO_ON else []
 
 
 def lacks_culprit(plan: Plan, ended: Mapping[int, Outcome]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_tf.core.cluster import STRATEGY_VARIABLE, replica_name
@@ -31,7 +31,11 @@ class Rendezvous:
         self._ports: dict[int, HeldPort] = dict(zip(replicas, hold_ports(len(replicas)), strict=True))
         self._own_listeners: dict[int, Listener] = {}
         evaluator = evaluator_of(plan)  # listens to nobody
-        self._joined: set[int] = set() if evaluator is None else {evaluator}
+        self._expected = {number for number in replicas if number != evaluator}
+        self._joined: set[int] = set(replicas) - self._expected
+        self._again: set[int] = set()
+        self._deadlines: dict[int, float] = {}
+        self._has_absent = asyncio.Event()
 
     def variables(self, replica: int) -> dict[str, str]:
         """Return what a replica must find in its environment to join.
@@ -48,21 +52,31 @@ class Rendezvous:
             port.release()
 
     def expect_again(self, replica: int) -> None:
-        """Forget the process of a replica that is started again, at the same address."""
+        """Expect a replica that is started again at the same address, within the time that all had."""
         self._own_listeners.pop(replica, None)
+        if replica in self._expected:
+            self._joined.discard(replica)
+            self._again.add(replica)
+            self._expect([replica])
+
+    def _expect(self, replicas: Iterable[int]) -> None:
+        deadline = asyncio.get_running_loop().time() + self._plan.start_timeout_seconds
+        self._deadlines |= dict.fromkeys(replicas, deadline)
+        self._has_absent.set()
 
     async def watch(self, attempt: Attempt) -> Alarm:
         """Look who has joined; raise an alarm if somebody is missing when the time is over."""
-        deadline = asyncio.get_running_loop().time() + self._plan.start_timeout_seconds
-        while len(self._joined) < len(self._ports):
+        self._expect(self._expected)
+        while True:
+            await self._has_absent.wait()
             await asyncio.to_thread(self._look, attempt.runs)
-            if asyncio.get_running_loop().time() >= deadline:
-                missing = self._missing(attempt.runs)
-                if missing is not None:
-                    return Alarm(missing, ExitCause.RENDEZVOUS, self._describe(attempt.runs, missing))
-            await asyncio.sleep(LOOK_SECONDS)
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable: a watchdog without an alarm is cancelled")
+            missing = self._missing(attempt.runs, asyncio.get_running_loop().time())
+            if missing is not None:
+                return Alarm(missing, ExitCause.RENDEZVOUS, self._describe(attempt.runs, missing))
+            if len(self._joined) == len(self._ports):
+                self._has_absent.clear()
+            else:
+                await asyncio.sleep(LOOK_SECONDS)
 
     def _look(self, runs: Mapping[int, ReplicaRun]) -> None:
         waiting = [number for number in runs if number not in self._joined]
@@ -79,11 +93,15 @@ class Rendezvous:
             if own or number in stepped:
                 self._joined.add(number)
 
-    def _missing(self, runs: Mapping[int, ReplicaRun]) -> int | None:
-        """Return the first member that did not join; what ended well counts as long as others get on without it."""
-        absent = [number for number in runs if number not in self._joined]
-        trains = any(results.last_step(run.folder) is not None for run in runs.values())
-        return next((number for number in absent if not (trains and runs[number].has_ended)), None)
+    def _missing(self, runs: Mapping[int, ReplicaRun], now: float) -> int | None:
+        """Return the first member that did not join in time.
+
+        What ended well counts as long as others get on without it; the end of one that was started again is judged
+        elsewhere.
+        """
+        absent = [number for number in runs if number not in self._joined and now >= self._deadlines[number]]
+        trains = bool(absent) and any(results.last_step(run.folder) is not None for run in runs.values())
+        return next((n for n in absent if not (runs[n].has_ended and (trains or n in self._again))), None)
 
     def _describe(self, runs: Mapping[int, ReplicaRun], missing: int) -> str:
         run, names = runs[missing], [replica_name(self._plan.roles, number) for number in sorted(self._joined)]

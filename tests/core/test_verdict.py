@@ -20,6 +20,7 @@ from airflow_tf.core.verdict import (
     may_rejoin,
     next_step,
     parse_success,
+    rejoining,
     settle,
 )
 
@@ -56,7 +57,9 @@ TWO = {"success": "at_least", "at_least": 2}
         (SYNC | TWO, {0: OK, 1: BAD, 2: BAD}, Step.FAILED),
         (ASYNC, {0: OK}, Step.DONE),  # workers and ps wait for ever
         (ASYNC, {1: BAD}, Step.FAILED),
-        (ASYNC | CHIEF, {1: BAD, 2: BAD}, Step.GO_ON),
+        (ASYNC | CHIEF, {1: BAD}, Step.GO_ON),
+        (ASYNC | CHIEF, {1: BAD, 2: BAD}, Step.FAILED),  # the chief would wait for ever
+        (ASYNC | CHIEF, {0: OK, 1: BAD, 2: BAD}, Step.DONE),
         (ASYNC | TWO, {1: BAD}, Step.GO_ON),
         (ASYNC | TWO, {1: BAD, 2: BAD}, Step.FAILED),
         (ASYNC | CHIEF, {3: BAD}, Step.FAILED),  # nothing trains without its parameters
@@ -127,6 +130,23 @@ def test_the_first_death_is_the_root_cause_and_the_others_are_its_victims() -> N
 
 
 LOST_PEERS = Outcome(AttemptState.FAILED, ExitCause.VICTIM, "it lost its peers", 1)
+
+
+@pytest.mark.parametrize(
+    ("plan", "ended", "news", "back"),
+    [
+        (ASYNC, {}, {1: BAD}, [1]),
+        (ASYNC, {}, {1: BAD, 2: BAD}, [1, 2]),
+        (ASYNC, {}, {1: BAD, 3: BAD}, []),  # the gang begins again as a whole, once
+        (ASYNC, {}, {0: OK, 1: BAD}, []),  # the work is done
+        (ASYNC | CHIEF, {2: BAD}, {1: BAD}, [1]),
+        (ASYNC, {}, {1: RESET}, []),
+    ],
+)
+def test_what_ended_together_is_judged_together_before_one_is_started_again(
+    plan: dict[str, Any], ended: dict[int, Outcome], news: dict[int, Outcome], back: list[int]
+) -> None:
+    assert rejoining(Plan(**plan), ended, news) == back
 
 
 def test_one_that_only_lost_its_peers_is_not_the_culprit_although_it_ended_first() -> None:

@@ -31,14 +31,17 @@ SIGKILLED, ONE, THREE = 9, 1 << 8, 3 << 8
 class FakeProcess:
     """A process that ends when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, obeys: bool = False) -> None:
         self.pid = NO_SUCH_PID
+        self.obeys = obeys
         self.died_at: float | None = None
         self.status: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self.signals: list[int] = []
 
     def send(self, number: int) -> None:
         self.signals.append(number)
+        if self.obeys and not self.status.done():
+            self.ended(number)
 
     def ended(self, status: int) -> None:
         self.died_at = asyncio.get_running_loop().time()
@@ -60,6 +63,8 @@ class FakeHost:
         self.is_ready = True
         self.refuses = False
         self.refuses_start_of = -1
+        self.has_started = asyncio.Condition()
+        self.obeying: frozenset[int] = frozenset()
 
     async def confirm(self, members: Sequence[Member]) -> None:
         if self.refuses:
@@ -99,7 +104,9 @@ class FakeHost:
 
     async def start_process(self, launch: ReplicaLaunch, path: Path) -> ReplicaProcess:
         assert path.name == "launch.json"
-        self.processes[launch.replica] = FakeProcess()
+        self.processes[launch.replica] = FakeProcess(obeys=launch.replica in self.obeying)
+        async with self.has_started:
+            self.has_started.notify_all()
         return cast("ReplicaProcess", self.processes[launch.replica])
 
 
@@ -293,3 +300,72 @@ def test_an_attempt_whose_folder_cannot_be_made_is_recorded_as_lost(tmp_path: Pa
     assert "NotADirectoryError" in case.views[0].messages[0]["error"]["why"]
     assert [outcome.state for outcome in case.host.recorded] == [AttemptState.LOST]
     assert case.host.freed == {0: True}
+
+
+SERVED: dict[str, Any] = {"strategy": "async", "roles": {"chief": 1, "worker": 1, "ps": 1}, "restarts": 1}
+ASYNC_WATCHED: dict[str, Any] = {"strategy": "async", "roles": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1}}
+
+
+def obeying(folder: Path, count: int, **plan: Any) -> Case:
+    """Return a case in which all but the first end at the first signal."""
+    case = Case(folder, count, **plan)
+    case.host.obeying = frozenset(range(1, count))
+    return case
+
+
+def test_a_success_stays_one_whatever_dies_while_the_evaluator_looks_at_the_last_checkpoint(tmp_path: Path) -> None:
+    told = tmp_path / "replica-3" / "generation-1" / "attempt-1" / "training_ended"
+
+    async def act(case: Case) -> None:
+        chief, worker, server, evaluator = [await case.started(number) for number in range(4)]
+        chief.ended(0)
+        while not told.exists():  # noqa: ASYNC110 (a file, not an event)
+            await asyncio.sleep(0.01)
+        for process in (worker, server):
+            if not process.status.done():
+                process.ended(SIGKILLED)
+        evaluator.ended(0)
+
+    case = drive(lambda: obeying(tmp_path, 4, **ASYNC_WATCHED), act)
+    assert [view.outcome.state for view in case.views.values()] == [AttemptState.SUCCEEDED] * 4
+
+
+def test_an_evaluator_has_one_deadline_and_is_ended_at_it(tmp_path: Path) -> None:
+    async def act(case: Case) -> None:
+        (await case.started(0)).ended(0)
+
+    plan = ASYNC_WATCHED | {"evaluator_grace_seconds": 0.2}
+    case = drive(lambda: obeying(tmp_path, 4, **plan), act)
+    assert [view.outcome.state for view in case.views.values()] == [AttemptState.SUCCEEDED] * 4
+
+
+@pytest.mark.parametrize("delay_seconds", [0.0, 0.2])
+def test_a_worker_and_a_server_that_die_together_cost_one_restart(tmp_path: Path, delay_seconds: float) -> None:
+    async def act(case: Case) -> None:
+        first = [await case.started(number) for number in range(3)]
+        first[1].ended(SIGKILLED)
+        await asyncio.sleep(delay_seconds)
+        first[2].ended(SIGKILLED)
+        first[0].obeys = True
+        async with case.host.has_started:
+            await case.host.has_started.wait_for(lambda: all(case.host.processes[n] is not first[n] for n in range(3)))
+        case.host.processes[0].ended(0)
+
+    case = drive(lambda: obeying(tmp_path, 3, **SERVED), act)
+    assert [view.outcome.state for view in case.views.values()] == [AttemptState.SUCCEEDED] * 3
+
+
+def test_a_worker_that_was_started_again_must_join_in_time_too(tmp_path: Path) -> None:
+    async def act(case: Case) -> None:
+        first = [await case.started(number) for number in range(3)]
+        for number in (0, 1, 2):
+            path = tmp_path / f"replica-{number}" / "generation-1" / "attempt-1" / "metrics.jsonl"
+            path.write_text('{"step": 1}\n')  # it has joined
+        await asyncio.sleep(0.5)  # at the next look
+        first[0].obeys = True
+        first[1].ended(SIGKILLED)
+
+    case = drive(lambda: obeying(tmp_path, 3, **SERVED | {"start_timeout_seconds": 2.0}), act)
+    root = case.views[1].outcome
+    assert root.cause is ExitCause.RENDEZVOUS
+    assert "worker 0: did not join its gang within 2 s" in root.message

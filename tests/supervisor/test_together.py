@@ -163,12 +163,12 @@ def test_what_waits_for_ever_is_ended_when_the_chief_is_done_and_has_succeeded(m
 
 
 def test_under_the_policy_chief_a_lost_worker_fails_alone(make_gang: Callable[..., Gang]) -> None:
-    gang = make_gang(count=3)
-    script = JOINS + ("if role == 'worker': os._exit(3)\nif role == 'ps': time.sleep(300)\ntime.sleep(1)\n")
-    plan = {**ASYNC, "success": "chief"}
-    watches = [gang.start(script, replica=number, kill_grace_seconds=0.5, **plan) for number in range(3)]
-    chief, worker, ps = (watch.end() for watch in watches)
-    assert chief.state is ps.state is AttemptState.SUCCEEDED
+    gang = make_gang(count=4)
+    script = JOINS + ("if me == 'worker0': os._exit(3)\nif role != 'chief': time.sleep(300)\ntime.sleep(1)\n")
+    plan = {**ASYNC, "success": "chief", "roles": {"chief": 1, "worker": 2, "ps": 1}}
+    watches = [gang.start(script, replica=number, kill_grace_seconds=0.5, **plan) for number in range(4)]
+    chief, worker, other, ps = (watch.end() for watch in watches)
+    assert chief.state is other.state is ps.state is AttemptState.SUCCEEDED
     assert (worker.state, worker.exit_code) == (AttemptState.FAILED, 3)
 
 
