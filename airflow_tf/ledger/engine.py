@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, event
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.ledger.clock import Clock
+from airflow_tf.ledger.prepared import Cursor, Dialect, Prepared
 
 DEADLINE_SECONDS = 10.0
 T = TypeVar("T")
@@ -26,10 +27,9 @@ class Database(ABC):
     """One kind of database, as :class:`Transactions` needs it.
 
     :param shown: where the ledger is, without secrets.
-    :param engine: its transactions begin with the statements in the execution option ``begin``.
+    :param engine: its connections begin no transaction by themselves, or do it at their first statement.
+    :param dialect: how prepared statements are put.
     :param begin_reading: begin a transaction that sees one consistent state.
-    :param begin_writing: begin a transaction beside which no other one writes, and which survives a power cut.
-    :param begin_passing: begin one like that which a power cut may undo, as long as no later one was to survive it.
     """
 
     is_of_one_host: ClassVar[bool]
@@ -38,25 +38,27 @@ class Database(ABC):
     todo: ClassVar[str]
     """What an operator does when the database does not answer."""
 
-    def __init__(
-        self,
-        shown: str,
-        engine: Engine,
-        *,
-        begin_reading: Sequence[str],
-        begin_writing: Sequence[str],
-        begin_passing: Sequence[str],
-    ) -> None:
+    def __init__(self, shown: str, engine: Engine, dialect: Dialect, *, begin_reading: Sequence[str]) -> None:
         self.shown = shown
         event.listen(engine, "begin", _begin)
         self.plain = engine
+        self.dialect = dialect
         self.reading = engine.execution_options(begin=begin_reading)
-        self.writing = engine.execution_options(begin=begin_writing)
-        self.passing = engine.execution_options(begin=begin_passing)
 
     @abstractmethod
     def clock(self, connection: Connection) -> Clock:
-        """Return the ledger's clock within a transaction."""
+        """Return the ledger's clock within a transaction that reads."""
+
+    @abstractmethod
+    def begin(self, driver: Any, *, is_passing: bool) -> Clock:  # noqa: ANN401 (a driver's connection)
+        """Begin a transaction beside which no other one writes; return the ledger's clock in it.
+
+        :param is_passing: whether a power cut may undo it, as long as no later one was to survive it.
+        """
+
+    @abstractmethod
+    def run(self, driver: Any, text: str, values: Mapping[str, Any]) -> Cursor:  # noqa: ANN401 (a driver's connection)
+        """Run a prepared statement."""
 
     @abstractmethod
     def is_locked(self, error: DBAPIError) -> bool:
@@ -83,41 +85,44 @@ class Database(ABC):
 
 
 class Transaction:
-    """One transaction: prepared statements on its connection, and an ORM session on the same one for what is rare.
+    """One writing transaction: prepared statements on its connection, and an ORM session on it for what is rare.
 
     A session costs a claim of devices more than the database does. What every claim does is done by
     :mod:`airflow_tf.ledger.statements`; what a session has loaded must not be changed by them afterwards.
     """
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
-        self.connection = connection
-        self.clock = clock
+    def __init__(
+        self, database: Database, connection: PoolProxiedConnection, clock: Clock | None, *, is_passing: bool
+    ) -> None:
+        self._database = database
+        self._pooled = connection
+        self._driver: Any = connection.driver_connection
+        found = database.begin(self._driver, is_passing=is_passing)
+        self.clock = clock or found
 
     @cached_property
     def session(self) -> Session:
         """A session that begins and ends nothing of its own."""
-        return Session(self.connection, expire_on_commit=False, join_transaction_mode="rollback_only")
+        connection = Connection(self._database.plain, self._pooled)
+        connection.begin()
+        return Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only")
 
-    def rows(self, statement: Executable, **values: object) -> Sequence[Row[Any]]:
-        """Return what a statement finds."""
-        return self.connection.execute(statement, values).all()
+    def run(self, statement: Prepared, **values: object) -> list[Any]:
+        """Run a statement; return the rows it gives, as objects with its columns."""
+        dialect = self._database.dialect
+        text = statement.text_for(dialect)
+        return statement.rows_of(self._database.run(self._driver, text, statement.values_for(dialect, values)))
 
-    def change(self, statement: Executable, *values: Mapping[str, object]) -> int:
-        """Run a statement once for each of ``values``; return how many rows it touched."""
-        if not values:
-            return 0
-        given = values[0] if len(values) == 1 else list(values)
-        result: CursorResult[Any] = self.connection.execute(statement, given)
-        return result.rowcount
-
-    def add(self, statement: Executable, rows: Sequence[Mapping[str, object]]) -> Sequence[Row[Any]]:
-        """Insert many rows with as few statements as the database allows; return what is returned of each."""
-        return self.connection.execute(statement, rows).all()
-
-    def finish(self) -> None:
-        """Write what the session has to write."""
+    def commit(self) -> None:
+        """Write what the session has to write, and end the transaction."""
         if "session" in self.__dict__:
             self.session.commit()
+            self.session.close()
+        self._driver.commit()
+
+    def abandon(self) -> None:
+        """Leave without a commit: the connection is rolled back when it goes back to its pool."""
+        if "session" in self.__dict__:
             self.session.close()
 
 
@@ -134,10 +139,21 @@ class Transactions:
         self._deadline_seconds = deadline_seconds
         self._clock = clock
         self._pid = os.getpid()
+        self._retries = Retrying(
+            retry=retry_if_exception(lambda error: self._pause_seconds(error) is not None),
+            wait=self._wait,
+            stop=stop_after_delay(deadline_seconds),
+            reraise=True,
+        )
 
     def read(self, work: Callable[[Session, Clock], T]) -> T:
         """Run ``work`` on one consistent state."""
-        return self._run(self.database.reading, lambda transaction: work(transaction.session, transaction.clock))
+
+        def once() -> T:
+            with self.database.reading.connect() as connection, Session(connection, expire_on_commit=False) as session:
+                return work(session, self._clock or self.database.clock(connection))
+
+        return self.retrying(once)
 
     def write(self, work: Callable[[Session, Clock], T]) -> T:
         """Run ``work`` as a whole or not at all; it may be run again, so it must change nothing but the session."""
@@ -148,18 +164,40 @@ class Transactions:
 
         :param is_passing: what is written says nothing any more when the database's host has lost its power.
         """
-        with self.database.turn(self._deadline_seconds):
-            return self._run(self.database.passing if is_passing else self.database.writing, work)
 
-    def _run(self, engine: Engine, work: Callable[[Transaction], T]) -> T:
         def once() -> T:
-            with engine.begin() as connection:
-                transaction = Transaction(connection, self._clock or self.database.clock(connection))
-                result = work(transaction)
-                transaction.finish()
+            with self._driver_errors() as connection:
+                transaction = Transaction(self.database, connection, self._clock, is_passing=is_passing)
+                try:
+                    result = work(transaction)
+                    transaction.commit()
+                except BaseException:
+                    transaction.abandon()
+                    raise
                 return result
 
-        return self.retrying(once)
+        with self.database.turn(self._deadline_seconds):
+            return self.retrying(once)
+
+    @contextlib.contextmanager
+    def _driver_errors(self) -> Iterator[PoolProxiedConnection]:
+        """Lend a connection; raise a driver's errors as SQLAlchemy does, and do not use a lost connection again."""
+        engine = self.database.plain
+        dialect, driver_error = engine.dialect, engine.dialect.loaded_dbapi.Error
+        connection: PoolProxiedConnection | None = None
+        try:
+            connection = engine.raw_connection()
+            yield connection
+        except driver_error as error:
+            is_lost = connection is not None and dialect.is_disconnect(error, connection, None)
+            if connection is not None and is_lost:
+                connection.invalidate(error)
+            raise DBAPIError.instance(
+                None, None, error, driver_error, connection_invalidated=is_lost, dialect=dialect
+            ) from error
+        finally:
+            if connection is not None:
+                connection.close()
 
     def retrying(self, once: Callable[[], T]) -> T:
         """Call ``once`` until the database is not busy.
@@ -168,15 +206,9 @@ class Transactions:
         :raises LedgerError: if the database refuses for a reason that waiting will not cure.
         """
         self._forget_connections_after_fork()
-        retries = Retrying(
-            retry=retry_if_exception(lambda error: self._pause_seconds(error) is not None),
-            wait=self._wait,
-            stop=stop_after_delay(self._deadline_seconds),
-            reraise=True,
-        )
         try:
             with self.database.deadline(self._deadline_seconds):
-                return retries(once)
+                return self._retries(once)
         except DBAPIError as error:
             raise self._translated(error) from error
 

@@ -107,10 +107,9 @@ def end_member(session: Session, clock: Clock, member: MemberEntry, state: Membe
 def release(work: Transaction, members: Sequence[Member]) -> None:
     """End members that their holder gives back, or whose revocation its supervisor has obeyed."""
     at = {"at": work.clock.wall_text()}
-    for names, count in _by_reservation(members):
-        if work.change(statements.RELEASE, names | at) < count:
-            work.change(statements.OBEY, names | at)
-        work.change(statements.DROP_HOLDINGS, names)
+    for names, _ in _by_reservation(members):
+        work.run(statements.RELEASE, **names | at)
+        work.run(statements.DROP_HOLDINGS, **names)
 
 
 def _by_reservation(members: Sequence[Member]) -> Iterator[tuple[dict[str, object], int]]:
@@ -132,7 +131,9 @@ def confirm(work: Transaction, members: Sequence[Member], supervisor_pid: int) -
         "pid": supervisor_pid,
         "at": clock.wall_text(),
     }
-    changed = [work.change(statements.CONFIRM, names | values) == count for names, count in _by_reservation(members)]
+    changed = [
+        len(work.run(statements.CONFIRM, **names | values)) == count for names, count in _by_reservation(members)
+    ]
     if not all(changed):
         for member in members:
             _check_confirmed(work.session, clock, member, supervisor_pid)

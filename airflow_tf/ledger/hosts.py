@@ -54,7 +54,7 @@ def record(work: Transaction, look: Look, on_new_boot: Callable[[str], None]) ->
 
     :param on_new_boot: called with the id of each host of this machine that is of an earlier boot.
     """
-    rows = work.rows(statements.HOSTS_AND_LOOKS, of_machine=look.host.machine)
+    rows = work.run(statements.HOSTS_AND_LOOKS, of_machine=look.host.machine)
     own = [row for row in rows if row.host_id == look.host.host_id]
     known = {row.kind: row.digest for row in own}
     is_new = (
@@ -66,9 +66,9 @@ def record(work: Transaction, look: Look, on_new_boot: Callable[[str], None]) ->
     if is_new:
         _record(work.session, work.clock, look, on_new_boot)
     elif any(at != work.clock.wall_text() for row in own for at in (row.seen_at, row.looked_at)):
-        seen = {"of_host": look.host.host_id, "at": work.clock.wall_text()}
-        work.change(statements.SEE_HOST, seen)
-        work.change(statements.SEE_DEVICES, *(seen | {"of_kind": kind} for kind in look.digests))
+        host_id, at = look.host.host_id, work.clock.wall_text()
+        work.run(statements.SEE_HOST, of_host=host_id, at=at)
+        work.run(statements.SEE_DEVICES, of_host=host_id, at=at, of_kinds=list(look.digests))
     return is_new
 
 

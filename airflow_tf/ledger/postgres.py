@@ -8,18 +8,19 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import Database
+from airflow_tf.ledger.prepared import POSTGRESQL, Cursor
 
 EPOCH = "postgresql"
 """One epoch for good: the server's clock goes on over the boots of all hosts, its own included."""
@@ -56,6 +57,7 @@ class PostgresDatabase(Database):
         try:
             engine = create_engine(
                 url.set(drivername="postgresql+psycopg"),
+                isolation_level="READ COMMITTED",  # named: the server's or the role's default may be another one
                 pool_size=1,  # a process keeps one connection: a server has few, and every task that runs has one
                 max_overflow=-1,
                 connect_args={
@@ -68,26 +70,28 @@ class PostgresDatabase(Database):
             raise LedgerError(
                 f"the ledger {shown} needs psycopg", str(error), "Install airflow-tf[postgres] on every host."
             ) from error
-        limits = _limits(deadline_seconds)
-        super().__init__(
-            shown,
-            engine,
-            begin_reading=[limits],
-            begin_writing=[limits + _BE_DURABLE + _TAKE_LOCK],
-            begin_passing=[limits + _BE_QUICK + _TAKE_LOCK],
-        )
-        # Isolation levels are named: the server's or the role's default may be another one.
+        milliseconds = max(1, round(deadline_seconds * 1000))
+        self._begin_writing = _BEGIN_WRITING.format(milliseconds, milliseconds + 500)
+        super().__init__(shown, engine, POSTGRESQL, begin_reading=[_LIMIT.format(milliseconds, milliseconds + 500)])
         self.reading = self.reading.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        self.writing = self.writing.execution_options(isolation_level="READ COMMITTED")
-        self.passing = self.passing.execution_options(isolation_level="READ COMMITTED")
         self._calls = threading.local()
         event.listen(engine, "connect", self._watch, insert=True)  # before SQLAlchemy's own first look at the server
         event.listen(engine, "checkout", self._watch)
 
     def clock(self, connection: Connection) -> Clock:
-        """Return the server's clock, read once per transaction: for a writer, after it has got the lock."""
-        now = float(connection.execute(_NOW).scalar_one())
-        return Clock(EPOCH, lambda: now, lambda: datetime.fromtimestamp(now, UTC))
+        """Return the server's clock, read once per transaction."""
+        return _clock_at(float(connection.exec_driver_sql(_NOW).scalar_one()))
+
+    def begin(self, driver: Any, *, is_passing: bool) -> Clock:  # noqa: ANN401 (psycopg is not imported)
+        """Take the lock; the clock is read when it is had."""
+        driver.execute(self._begin_writing + (_BE_QUICK if is_passing else _BE_DURABLE))
+        ((now,),) = driver.execute(_TAKE_LOCK).fetchall()
+        return _clock_at(float(now))
+
+    def run(self, driver: Any, text: str, values: Mapping[str, Any]) -> Cursor:  # noqa: ANN401 (psycopg is not imported)
+        """Run a statement."""
+        cursor: Cursor = driver.execute(text, values)
+        return cursor
 
     def is_locked(self, error: DBAPIError) -> bool:
         """Tell whether a lock was not had in time, or the transaction gave way to another one."""
@@ -163,24 +167,24 @@ def _shut(connection: socket.socket) -> None:
         return  # its other end has closed it already
 
 
-def _limits(deadline_seconds: float) -> str:
-    milliseconds = max(1, round(deadline_seconds * 1000))
-    return (
-        f"SET LOCAL lock_timeout = {milliseconds};"
-        f"SET LOCAL statement_timeout = {milliseconds + 500};"  # later: a lock is the better reason
-        f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds};"
-    )
-
-
-_TAKE_LOCK = f"SELECT pg_advisory_xact_lock({_WRITER_LOCK});"
+_LIMIT = (
+    "SELECT set_config('lock_timeout', '{0}', true),"
+    " set_config('statement_timeout', '{1}', true),"  # later: a lock is the better reason
+    " set_config('idle_in_transaction_session_timeout', '{0}', true)"
+)
+_BEGIN_WRITING = _LIMIT + ", set_config('synchronous_commit', "
+_BE_QUICK = "'off', true)"
 _BE_DURABLE = (
     # An outcome that was recorded survives a crash of the server, also where a role was told to be quicker.
-    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';"
+    "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END,"
+    " true)"
 )
-_BE_QUICK = "SET LOCAL synchronous_commit = off;"
+_NOW = "SELECT extract(epoch FROM clock_timestamp())"
+_TAKE_LOCK = f"{_NOW} FROM (SELECT pg_advisory_xact_lock({_WRITER_LOCK}) OFFSET 0) AS held"  # the clock when it is had
 
 
-_NOW = text("SELECT extract(epoch FROM clock_timestamp())")
+def _clock_at(now: float) -> Clock:
+    return Clock(EPOCH, lambda: now, lambda: datetime.fromtimestamp(now, UTC))
 
 
 def _sqlstate(error: DBAPIError) -> str | None:

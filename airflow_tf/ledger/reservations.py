@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Protocol
 
-from sqlalchemy import Row, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, DeviceRequest, Health, Member, Reading
@@ -24,6 +24,17 @@ from airflow_tf.ledger.engine import Transaction
 from airflow_tf.ledger.hosts import Look
 from airflow_tf.ledger.replicas import new_gang
 from airflow_tf.ledger.schema import MemberEntry, ReservationEntry, WaiterEntry
+
+
+class _Rarities(Protocol):
+    """What makes a claim other than most; see :data:`airflow_tf.ledger.statements.RARITIES`."""
+
+    has_due: bool
+    is_known: bool
+    is_held: bool
+    has_void: bool
+    has_queue: bool
+    has_bars: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Gra
     if record_host(work, look) or rare.has_due:
         rare = _rarities(work, ask, look)
     if not rare.is_known:
-        work.change(statements.ADD_GANG, new_gang(work.clock, ask.key))
+        work.run(statements.ADD_GANG, **new_gang(work.clock, ask.key))
     live = holdings.live_members_of(work.session, ask.key.key) if rare.is_held else []
     held = {member.replica: member for member in live if member.replica in ask.replicas}
     for member in held.values():
@@ -99,21 +110,21 @@ def _let_go(work: Transaction, held: Iterable[MemberEntry]) -> None:
             holdings.end_member(work.session, work.clock, member, MemberState.RELEASED, why)
 
 
-def _rarities(work: Transaction, ask: Ask, look: Look) -> Row[Any]:
+def _rarities(work: Transaction, ask: Ask, look: Look) -> _Rarities:
     """Return what has to be looked at more closely."""
     clock = work.clock
-    (found,) = work.rows(
+    found: list[_Rarities] = work.run(
         statements.RARITIES,
         of_gang=ask.key.key,
         of_host=look.host.host_id,
         of_epoch=clock.epoch,
         now=clock.now(),
     )
-    return found
+    return found[0]
 
 
 def _grant(
-    work: Transaction, life_seconds: float, ask: Ask, missing: Sequence[int], look: Look, rare: Row[Any]
+    work: Transaction, life_seconds: float, ask: Ask, missing: Sequence[int], look: Look, rare: _Rarities
 ) -> list[Member] | Refused:
     """Give each of ``missing`` its devices, or put the gang into the queue and say why."""
     key, host_id, clock = ask.key.key, look.host.host_id, work.clock
@@ -143,29 +154,30 @@ def _add_members(
     arrived_seconds: float,
     devices: dict[int, tuple[Device, ...]],
 ) -> list[Member]:
-    clock = work.clock
-    at = clock.wall_text()
-    common: dict[str, object] = {"gang_key": ask.key.key, "host_id": host_id, "epoch": clock.epoch, "created_at": at}
-    ((fence,),) = work.rows(statements.ADD_RESERVATION, **common, arrived_seconds=arrived_seconds, is_void=False)
-    state, percent = MemberState.RESERVED.value, ask.request.share_percent
-    common |= {
-        "reservation_id": fence,
-        "state": state,
-        "expires_seconds": clock.now() + life_seconds,
-        "changed_at": at,
-        "share_percent": percent,
-        "time_limit_seconds": ask.turn.time_limit_seconds,
-        "ended_why": "",
-    }
-    ids = {row.replica: row.id for row in work.add(statements.ADD_MEMBERS, [common | {"replica": n} for n in devices])}
-    parts: list[dict[str, object]] = [
-        {"member_id": ids[replica], "host_id": host_id, "uuid": device.uuid, "share_percent": percent}
-        for replica, found in devices.items()
-        for device in found
+    clock, percent = work.clock, ask.request.share_percent
+    common = {"gang_key": ask.key.key, "host_id": host_id, "epoch": clock.epoch, "at": clock.wall_text()}
+    (reservation,) = work.run(statements.ADD_RESERVATION, **common, arrived_seconds=arrived_seconds)
+    work.run(
+        statements.ADD_MEMBERS,
+        **common,
+        of_reservation=reservation.id,
+        of_replicas=list(devices),
+        expires_seconds=clock.now() + life_seconds,
+        share_percent=percent,
+        time_limit_seconds=ask.turn.time_limit_seconds,
+    )
+    work.run(
+        statements.ADD_HOLDINGS,
+        of_reservation=reservation.id,
+        host_id=host_id,
+        share_percent=percent,
+        of_replicas=[replica for replica, found in devices.items() for _ in found],
+        uuids=[device.uuid for found in devices.values() for device in found],
+    )
+    state = MemberState.RESERVED.value
+    return [
+        Member(reservation.id, reservation.id, replica, found, state, percent) for replica, found in devices.items()
     ]
-    if parts:
-        work.add(statements.ADD_HOLDINGS, parts)
-    return [Member(fence, fence, replica, found, state, percent) for replica, found in devices.items()]
 
 
 # --- choosing ------------------------------------------------------------------------------------------------------
@@ -181,7 +193,7 @@ def _choose_first(
     if ask.request.share_percent != WHOLE_PERCENT:
         return None
     host_id = look.host.host_id
-    taken = {uuid for (uuid,) in work.rows(statements.HELD, of_host=host_id)}
+    taken = {held.uuid for held in work.run(statements.HELD, of_host=host_id)}
     if has_bars:
         taken.update(hosts.bars(work.session, work.clock, host_id))
     free = (each for each in look.readings if each.health is Health.FREE and each.device.uuid not in taken)

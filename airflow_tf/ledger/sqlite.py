@@ -8,7 +8,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.ledger.clock import Clock, boot_clock
 from airflow_tf.ledger.engine import Database
+from airflow_tf.ledger.prepared import SQLITE, Cursor
 from airflow_tf.ledger.turnstile import Turnstile
 
 _LONGEST_PAUSE_SECONDS = 0.03
@@ -41,13 +42,7 @@ class SqliteDatabase(Database):
     def __init__(self, url: URL, path: Path) -> None:
         engine = create_engine(url, connect_args={"timeout": 0})
         event.listen(engine, "connect", _prepare_connection)
-        super().__init__(
-            str(path),
-            engine,
-            begin_reading=["BEGIN"],
-            begin_writing=["PRAGMA synchronous = FULL", "BEGIN IMMEDIATE"],  # syncs what passing ones have left, too
-            begin_passing=["PRAGMA synchronous = NORMAL", "BEGIN IMMEDIATE"],
-        )
+        super().__init__(str(path), engine, SQLITE, begin_reading=["BEGIN"])
         self.path = path
         self._turnstile = Turnstile(path.with_name(f"{path.name}.turn"))
         self._clock = boot_clock()
@@ -55,6 +50,16 @@ class SqliteDatabase(Database):
     def clock(self, _connection: Connection) -> Clock:
         """Return the host's boot clock: every user of the file is on this host."""
         return self._clock
+
+    def begin(self, driver: sqlite3.Connection, *, is_passing: bool) -> Clock:
+        """Take SQLite's lock; a transaction that is not passing syncs what passing ones have left, too."""
+        driver.execute(f"PRAGMA synchronous = {'NORMAL' if is_passing else 'FULL'}")
+        driver.execute("BEGIN IMMEDIATE")
+        return self._clock
+
+    def run(self, driver: sqlite3.Connection, text: str, values: Mapping[str, Any]) -> Cursor:
+        """Run a statement at once."""
+        return driver.execute(text, values)
 
     def is_locked(self, error: DBAPIError) -> bool:
         """Tell whether SQLite says BUSY or LOCKED."""

@@ -1,128 +1,106 @@
-"""What every claim of devices does in the database, built once: to build a statement costs more than to run it.
+"""What every claim of devices does in the database, as text: to look at a statement anew costs more than to run it.
 
-All that is asked for is bound by name. What is found only now and then (something expired, somebody waits, a device
-has changed) is asked for by one row of truth values, and then dealt with by the ORM in the modules that use these.
+What is found only now and then (something expired, somebody waits, a device has changed) is asked for by one row of
+truth values, and then dealt with by the ORM in the modules that use these. The contract tests run each of them on every
+database.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from airflow_tf.ledger.prepared import Prepared
 
-from sqlalchemy import BindParameter, Table, bindparam, delete, exists, insert, or_, select, update
+_REPLICAS = (("replica", "of_replicas", "INTEGER"),)
+_ARE_MEMBERS = "reservation_id = :of_reservation AND replica IN (SELECT replica FROM {given})"
+_IS_DUE = "state = 'reserved' AND (expires_seconds <= :now OR epoch <> :of_epoch)"
+_IS_LIVE = "state IN ('reserved', 'confirmed')"
 
-from airflow_tf.core.states import MemberState
-from airflow_tf.ledger.schema import (
-    LIVE,
-    Base,
-    DeviceEntry,
-    GangEntry,
-    HoldingEntry,
-    HostEntry,
-    LookEntry,
-    MemberEntry,
-    ReservationEntry,
-    WaiterEntry,
-)
-
-
-def _table(entry: type[Base]) -> Table:
-    return cast("Table", entry.__table__)
-
-
-_DEVICES, _GANGS, _HOLDINGS, _HOSTS = map(_table, (DeviceEntry, GangEntry, HoldingEntry, HostEntry))
-_LOOKS, _MEMBERS, _RESERVATIONS, _QUEUE = map(_table, (LookEntry, MemberEntry, ReservationEntry, WaiterEntry))
-_RESERVED, _CONFIRMED = MemberState.RESERVED.value, MemberState.CONFIRMED.value
-
-# Names of parameters differ from those of the columns that a statement sets: SQLAlchemy keeps these for itself.
-
-_ARE_MEMBERS = (_MEMBERS.c.reservation_id == bindparam("of_reservation")) & _MEMBERS.c.replica.in_(
-    bindparam("of_replicas", expanding=True)
-)
-_IS_DUE = (_MEMBERS.c.state == _RESERVED) & or_(
-    _MEMBERS.c.expires_seconds <= bindparam("now"), _MEMBERS.c.epoch != bindparam("of_epoch")
-)
-_OF_GANG: BindParameter[str] = bindparam("of_gang")
-
-HAS_DUE = select(exists().where(_IS_DUE).label("has_due"))
-"""Whether a reserved member's time is over, or its epoch is past."""
-
-RARITIES = select(
-    exists().where(_IS_DUE).label("has_due"),
-    exists().where(_GANGS.c.key == _OF_GANG).label("is_known"),
-    exists().where(_MEMBERS.c.gang_key == _OF_GANG, _MEMBERS.c.state.in_(LIVE)).label("is_held"),
-    exists().where(_RESERVATIONS.c.gang_key == _OF_GANG, _RESERVATIONS.c.is_void).label("has_void"),
-    exists().where(_QUEUE.c.id > 0).label("has_queue"),
-    exists()
-    .where(
-        _DEVICES.c.host_id == bindparam("of_host"),
-        _DEVICES.c.barred_until_seconds > bindparam("now"),
-        _DEVICES.c.barred_epoch == bindparam("of_epoch"),
-    )
-    .label("has_bars"),
-)
+RARITIES = Prepared(f"""
+    SELECT
+        EXISTS (SELECT 1 FROM members WHERE {_IS_DUE}) AS has_due,
+        EXISTS (SELECT 1 FROM gangs WHERE key = :of_gang) AS is_known,
+        EXISTS (SELECT 1 FROM members WHERE gang_key = :of_gang AND {_IS_LIVE}) AS is_held,
+        EXISTS (SELECT 1 FROM reservations WHERE gang_key = :of_gang AND is_void) AS has_void,
+        EXISTS (SELECT 1 FROM queue) AS has_queue,
+        EXISTS (
+            SELECT 1 FROM devices
+            WHERE host_id = :of_host AND barred_until_seconds > :now AND barred_epoch = :of_epoch
+        ) AS has_bars
+""")  # noqa: S608 (constants)
 """What makes a claim other than most."""
 
-HOSTS_AND_LOOKS = (
-    select(
-        _HOSTS.c.host_id,
-        _HOSTS.c.boot_id,
-        _HOSTS.c.name,
-        _HOSTS.c.seen_at,
-        _LOOKS.c.kind,
-        _LOOKS.c.digest,
-        _LOOKS.c.seen_at.label("looked_at"),
-    )
-    .outerjoin(_LOOKS, _LOOKS.c.host_id == _HOSTS.c.host_id)
-    .where(_HOSTS.c.machine == bindparam("of_machine"))
-)
+HOSTS_AND_LOOKS = Prepared("""
+    SELECT hosts.host_id, boot_id, name, hosts.seen_at, kind, digest, looks.seen_at AS looked_at
+    FROM hosts LEFT JOIN looks ON looks.host_id = hosts.host_id
+    WHERE machine = :of_machine
+""")
 """The places of a machine and what was last read there, one row for each kind of device."""
 
-SEE_HOST = update(_HOSTS).where(_HOSTS.c.host_id == bindparam("of_host")).values(seen_at=bindparam("at"))
-SEE_DEVICES = (
-    update(_LOOKS)
-    .where(_LOOKS.c.host_id == bindparam("of_host"), _LOOKS.c.kind == bindparam("of_kind"))
-    .values(seen_at=bindparam("at"))
+SEE_HOST = Prepared("UPDATE hosts SET seen_at = :at WHERE host_id = :of_host")
+SEE_DEVICES = Prepared(
+    "UPDATE looks SET seen_at = :at WHERE host_id = :of_host AND kind IN (SELECT kind FROM {given})",
+    (("kind", "of_kinds", "VARCHAR"),),
 )
 
-HELD = select(_HOLDINGS.c.uuid).where(_HOLDINGS.c.host_id == bindparam("of_host"))
+HELD = Prepared("SELECT uuid FROM holdings WHERE host_id = :of_host")
 """Devices of which a live member has a part."""
 
-ADD_GANG = insert(_GANGS)
-ADD_RESERVATION = insert(_RESERVATIONS).returning(_RESERVATIONS.c.id)
-ADD_MEMBERS = insert(_MEMBERS).returning(_MEMBERS.c.id, _MEMBERS.c.replica)
-ADD_HOLDINGS = insert(_HOLDINGS).returning(_HOLDINGS.c.member_id)
-"""Give members devices; what is returned lets SQLAlchemy send all rows as one statement."""
-
-CONFIRM = (
-    update(_MEMBERS)
-    .where(
-        _ARE_MEMBERS,
-        _MEMBERS.c.state == _RESERVED,
-        _MEMBERS.c.epoch == bindparam("of_epoch"),
-        _MEMBERS.c.expires_seconds > bindparam("now"),
+ADD_GANG = Prepared("""
+    INSERT INTO gangs (key, installation, dag_id, run_id, task_id, group_index, created_at)
+    VALUES (:key, :installation, :dag_id, :run_id, :task_id, :group_index, :created_at)
+""")
+ADD_RESERVATION = Prepared("""
+    INSERT INTO reservations (gang_key, host_id, created_at, epoch, arrived_seconds, is_void)
+    VALUES (:gang_key, :host_id, :at, :epoch, :arrived_seconds, FALSE)
+    RETURNING id
+""")
+ADD_MEMBERS = Prepared(
+    """
+    INSERT INTO members (
+        reservation_id, replica, gang_key, host_id, state, epoch, expires_seconds, created_at, changed_at,
+        share_percent, time_limit_seconds, ended_why
     )
-    .values(
-        state=_CONFIRMED,
-        supervisor_pid=bindparam("pid"),
-        confirmed_seconds=bindparam("host_now"),
-        held_seconds=bindparam("now"),
-        renewed_seconds=bindparam("now"),
-        changed_at=bindparam("at"),
-    )
+    SELECT
+        :of_reservation, replica, :gang_key, :host_id, 'reserved', :epoch, :expires_seconds, :at, :at,
+        :share_percent, :time_limit_seconds, ''
+    FROM {given}
+""",
+    _REPLICAS,
 )
-"""Confirm what is reserved and not due."""
+ADD_HOLDINGS = Prepared(
+    """
+    INSERT INTO holdings (member_id, host_id, uuid, share_percent)
+    SELECT members.id, :host_id, given.uuid, :share_percent
+    FROM {given} JOIN members ON members.reservation_id = :of_reservation AND members.replica = given.replica
+""",
+    (("replica", "of_replicas", "INTEGER"), ("uuid", "uuids", "VARCHAR")),
+)
+"""Give members their devices: one row of arrays for each part."""
 
-RELEASE = (
-    update(_MEMBERS)
-    .where(_ARE_MEMBERS, _MEMBERS.c.state.in_(LIVE))
-    .values(state=MemberState.RELEASED.value, changed_at=bindparam("at"), ended_why="")
+CONFIRM = Prepared(
+    f"""
+    UPDATE members
+    SET
+        state = 'confirmed', supervisor_pid = :pid, confirmed_seconds = :host_now, held_seconds = :now,
+        renewed_seconds = :now, changed_at = :at
+    WHERE {_ARE_MEMBERS} AND state = 'reserved' AND epoch = :of_epoch AND expires_seconds > :now
+    RETURNING replica
+""",  # noqa: S608 (constants)
+    _REPLICAS,
 )
-OBEY = (
-    update(_MEMBERS)
-    .where(_ARE_MEMBERS, _MEMBERS.c.state == MemberState.REVOKED.value, _MEMBERS.c.supervisor_pid.is_not(None))
-    .values(state=MemberState.RELEASED.value, changed_at=bindparam("at"))
-)
-"""Note that a supervisor has ended what was revoked."""
+"""Confirm what is reserved and not due; return which that were."""
 
-DROP_HOLDINGS = delete(_HOLDINGS).where(_HOLDINGS.c.member_id.in_(select(_MEMBERS.c.id).where(_ARE_MEMBERS)))
+RELEASE = Prepared(
+    f"""
+    UPDATE members
+    SET state = 'released', changed_at = :at, ended_why = CASE WHEN state = 'revoked' THEN ended_why ELSE '' END
+    WHERE {_ARE_MEMBERS} AND ({_IS_LIVE} OR (state = 'revoked' AND supervisor_pid IS NOT NULL))
+""",  # noqa: S608 (constants)
+    _REPLICAS,
+)
+"""Note that a holder gives back what it has, or that a supervisor has ended what was revoked."""
+
+DROP_HOLDINGS = Prepared(
+    f"DELETE FROM holdings WHERE member_id IN (SELECT id FROM members WHERE {_ARE_MEMBERS})",  # noqa: S608 (constants)
+    _REPLICAS,
+)
 """Take members' devices from them."""

@@ -16,6 +16,7 @@ from airflow_tf.core.devices import Device, DeviceRequest, Health, Host, Reading
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.settings import Settings
 from airflow_tf.ledger import Clock, Ledger, open_ledger
+from airflow_tf.ledger.engine import Database
 from airflow_tf.ledger.location import open_database
 from airflow_tf.ledger.migrate import MIGRATIONS
 from airflow_tf.testing.postgres import PostgresServer
@@ -51,11 +52,20 @@ def request(per_replica: int = 1, **others: object) -> DeviceRequest:
 
 
 @contextlib.contextmanager
+def begun(database: Database) -> Iterator[Connection]:
+    """Hold a writing transaction and commit it."""
+    with database.plain.connect() as connection:
+        database.begin(connection.connection.driver_connection, is_passing=False)
+        yield connection
+        connection.commit()
+
+
+@contextlib.contextmanager
 def writing(url: str, deadline_seconds: float = 60.0) -> Iterator[Connection]:
     """Hold a writing transaction of another client."""
     database = open_database(url, deadline_seconds)
     try:
-        with database.writing.begin() as connection:
+        with begun(database) as connection:
             yield connection
     finally:
         database.plain.dispose()
@@ -117,7 +127,7 @@ def migrated_to(url: str, revision: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     try:
-        with database.writing.begin() as connection:
+        with begun(database) as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, revision)
     finally:

@@ -94,8 +94,8 @@ def test_isolation_and_durability_do_not_depend_on_the_server_s_defaults(ledger_
 
 def test_a_silent_client_does_not_keep_the_lock(hurried, ledger_settings):
     database = open_database(ledger_settings.ledger_url, deadline_seconds=0.3)
-    silent = database.writing.connect()
-    silent.begin()
+    silent = database.plain.connect()
+    database.begin(silent.connection.driver_connection, is_passing=False)
     hurried.register_host(HOST, devices(1))  # the server has ended the other one's session
     silent.invalidate()
     silent.close()

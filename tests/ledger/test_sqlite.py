@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from sqlalchemy import text
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.ledger import open_ledger
@@ -54,7 +55,7 @@ def test_the_folder_is_private_and_readers_and_a_writer_go_on_beside_each_other(
 
 def test_what_outlives_its_host_is_synced_and_what_does_not_is_not(ledger):
     def synchronous(work):
-        return work.connection.exec_driver_sql("PRAGMA synchronous").scalar()
+        return work.session.scalar(text("PRAGMA synchronous"))
 
     found = [ledger._transactions.change(synchronous, is_passing=passing) for passing in (False, True, False)]
     assert found == [2, 1, 2]  # FULL, NORMAL
