@@ -1,4 +1,4 @@
-"""A highly available HDFS for tests: two NameNodes, of which one is active, and no automatic fail-over.
+"""A highly available HDFS for tests: two NameNodes over three JournalNodes, without automatic fail-over.
 
 ::
 
@@ -16,20 +16,23 @@ from typing import Any
 from airflow_tf.testing.hdfs import SERVER_PACKAGE, HdfsCluster, is_datanode
 
 NAME_SERVICE = "ns"
+_JOURNALNODES = 3
 
 _ADMIN = "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
 
 
 class HaHdfsCluster(HdfsCluster):
-    """Two NameNodes that share their edits in a folder of this machine, and ``datanodes`` DataNodes.
+    """Two NameNodes, three JournalNodes with their edits, and ``datanodes`` DataNodes.
 
-    That folder does not fence off a NameNode that was only paused: kill the active one before the other takes over.
+    The JournalNodes fence: an active NameNode that was only paused ends itself when it writes after the other one took
+    over.
     """
 
     def __init__(self, datanodes: int = 2, **options: Any) -> None:
         super().__init__(datanodes, **options)
         self._both = ("namenode1", "namenode2")
-        self.names = (*self._both, *(name for name in self.names if is_datanode(name)))
+        self._journals = tuple(f"journalnode{i}" for i in range(1, _JOURNALNODES + 1))
+        self.names = (*self._journals, *self._both, *(name for name in self.names if is_datanode(name)))
         self.active = self._both[0]
 
     @property
@@ -62,7 +65,7 @@ class HaHdfsCluster(HdfsCluster):
         }
 
     def activate(self, name: str) -> None:
-        """Make a standby active; the other one must be dead.
+        """Make a standby active; the other one must be dead or paused.
 
         :raises AirflowTfError: if it does not become active.
         """
@@ -83,12 +86,13 @@ class HaHdfsCluster(HdfsCluster):
             f"dfs.namenode.http-address.{NAME_SERVICE}.{name}": f"127.0.0.1:{self._ports[f'{name}.http']}"
             for name in self._both
         }
+        journals = ";".join(f"127.0.0.1:{self._ports[f'{name}.rpc']}" for name in self._journals)
         return (
             self.client_properties()
             | web
             | {
                 "fs.defaultFS": self.uri,
-                "dfs.namenode.shared.edits.dir": (self.folder / "data" / "edits").as_uri(),
+                "dfs.namenode.shared.edits.dir": f"qjournal://{journals}/{NAME_SERVICE}",
                 "dfs.ha.automatic-failover.enabled": "false",
                 "dfs.ha.fencing.methods": "shell(/bin/true)",
                 "dfs.ha.tail-edits.period": "1s",
@@ -96,16 +100,31 @@ class HaHdfsCluster(HdfsCluster):
         )
 
     def _format(self) -> None:
+        for name in self._journals:
+            self._launch(name)
+        self._wait(set(self._journals), self._serves)
         first, second = (self.folder / "data" / name for name in self._both)
         self._run("format", [*self._namenode_command(first.name), "-format", "-force", "-nonInteractive"])
         shutil.copytree(first, second)  # as -bootstrapStandby would, without a JVM
 
+    def _launch(self, name: str) -> None:
+        if name in self._journals and name in self._processes and self._runs(name):
+            return  # they were needed to format
+        super()._launch(name)
+
     def _namenode_command(self, name: str) -> list[str]:
+        if name in self._journals:
+            places = {"edits.dir": str(self.folder / "data" / name)}
+            places |= {f"{use}-address": f"127.0.0.1:{self._ports[f'{name}.{use}']}" for use in ("rpc", "http")}
+            options = [part for key, value in places.items() for part in ("-D", f"dfs.journalnode.{key}={value}")]
+            return [f"{SERVER_PACKAGE.removesuffix('server')}qjournal.server.JournalNode", *options]
         folder = (self.folder / "data" / name).as_uri()
         own = ["-D", f"dfs.ha.namenode.id={name}", "-D", f"dfs.namenode.name.dir={folder}"]
         return [*super()._namenode_command(name), *own]
 
     def _serves(self, name: str) -> bool:
+        if name in self._journals:
+            return bool(self._bean(name, "Hadoop:service=JournalNode,name=JvmMetrics"))
         if is_datanode(name):
             info = self._bean(name, "Hadoop:service=DataNode,name=DataNodeInfo")
             actors = json.loads(info.get("BPServiceActorInfo", "[]"))

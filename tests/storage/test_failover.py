@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import psutil
 import pytest
 
 from airflow_tf.core.errors import StorageUnavailableError
@@ -21,8 +22,8 @@ from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.registry import open_file_system
 from airflow_tf.storage.staging import Stager
-from airflow_tf.testing.hdfs_ha import HaHdfsCluster
-from tests.storage.storage_helpers import Staging
+from airflow_tf.testing.hdfs_ha import NAME_SERVICE, HaHdfsCluster
+from tests.storage.storage_helpers import Staging, eventually
 
 pytestmark = pytest.mark.hdfs
 
@@ -151,6 +152,23 @@ def test_a_version_is_published_by_one_namenode_or_the_other(
     assert read_all(files, f"{folder}/v=1/model.index") == b"index"
 
 
+def test_a_namenode_that_was_only_paused_is_fenced_off_and_writes_nothing(
+    cluster: HaHdfsCluster, files: FileSystem, folder: str
+) -> None:
+    old = cluster.active
+    address = cluster.client_properties()[f"dfs.namenode.rpc-address.{NAME_SERVICE}.{old}"]
+    cluster.pause(old)
+    cluster.activate(cluster.standby)
+    cluster.resume(old)
+    uri = f"hdfs://{address}/"
+    with pytest.raises(StorageUnavailableError):
+        open_file_system(Uri.parse(uri), StorageOptions.from_uri(uri)).make_dirs(f"{folder}/lost")
+    eventually(lambda: not psutil.pid_exists(cluster.pid(old)) or psutil.Process(cluster.pid(old)).status() == "zombie")
+    assert list(files.list(folder)) == []
+    files.write(f"{folder}/1.csv", [b"hello"])
+    assert read_all(files, f"{folder}/1.csv") == b"hello"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_an_active_namenode_the_call_ends_in_time_and_says_so(
     kind: str, cluster: HaHdfsCluster, folder: str, staging: Staging
@@ -158,7 +176,7 @@ def test_without_an_active_namenode_the_call_ends_in_time_and_says_so(
     cluster.kill(cluster.active)
     try:
         with pytest.raises(
-            StorageUnavailableError, match=f"{cluster.uri}{folder}.*(not supported in state standby|did)"
+            StorageUnavailableError, match=f"{cluster.uri}{folder}.*(not supported in state standby|refused|did)"
         ):
             staging(f"{cluster.uri}{folder}", options=options_of(kind, cluster), stall_seconds=5.0)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from airflow_tf.core.errors import StoragePermissionError, StorageUnavailableError
+from airflow_tf.core.errors import StorageError, StoragePermissionError, StorageUnavailableError
+from airflow_tf.storage import webhdfs
 from airflow_tf.storage.base import FileSystem, Uri
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.webhdfs import WebHdfsFileSystem, _Avoided
@@ -83,3 +85,47 @@ def test_a_server_that_is_busy_twice_is_asked_again(
         staged = staging(f"webhdfs://{address}{folder}")
     assert staged.total_bytes == 5
     assert sum("trying again in" in line for line in staging.lines) == 2
+
+
+GARBAGE = (200, {"Content-Type": "text/html"})
+
+
+@pytest.mark.parametrize("answer", [GARBAGE, (401, {}), (403, {}), (404, {}), (500, {}), (503, {})])
+@pytest.mark.hdfs
+def test_another_namenode_is_asked_whatever_the_first_one_answered(
+    answer: tuple[int, dict[str, str]], hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
+) -> None:
+    hdfs.write(f"{folder}/1.csv", [b"hello"])
+    with server([answer]) as address:
+        options = StorageOptions("webhdfs", url=f"http://{address};{hdfs_cluster.webhdfs_url}")
+        assert staging(f"hdfs://cluster{folder}", options=options).total_bytes == 5
+
+
+@pytest.mark.hdfs
+def test_another_namenode_is_asked_where_the_name_of_the_first_one_does_not_exist_or_nobody_listens(
+    hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
+) -> None:
+    hdfs.write(f"{folder}/1.csv", [b"hello"])
+    options = StorageOptions("webhdfs", url=f"http://nn.invalid:9870;http://127.0.0.1:1;{hdfs_cluster.webhdfs_url}")
+    assert staging(f"hdfs://cluster{folder}", options=options).total_bytes == 5
+
+
+def test_another_namenode_is_asked_where_the_first_one_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhdfs, "_TIMEOUT_SECONDS", (1.0, 1.0))
+    # The kernel accepts and nobody answers; the other one's refusal shows that it was asked.
+    with socket.create_server(("127.0.0.1", 0)) as silent, server([(401, {})]) as other:
+        options = StorageOptions("webhdfs", url=f"http://127.0.0.1:{silent.getsockname()[1]};http://{other}")
+        files = WebHdfsFileSystem(Uri.parse("hdfs://cluster/"), options)
+        with pytest.raises(StorageError, match="Check your credentials"):
+            files.stat("/x")
+
+
+def test_credentials_that_every_namenode_refuses_are_refused() -> None:
+    with server([(401, {})]) as one, server([(401, {})]) as other:
+        files = WebHdfsFileSystem(
+            Uri.parse("hdfs://cluster/"), StorageOptions("webhdfs", url=f"http://{one};http://{other}")
+        )
+        with pytest.raises(StorageUnavailableError):
+            files.stat("/x")
+        with pytest.raises(StoragePermissionError, match="Check your credentials"):
+            files.stat("/x")
