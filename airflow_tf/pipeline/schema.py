@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from importlib import resources
 from typing import Any
 
+import yaml
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from airflow_tf.core.session_config.parsing import config_descriptor
@@ -11,6 +15,7 @@ from airflow_tf.core.session_config.roles import ROLE_KEYS
 from airflow_tf.pipeline.models import Declaration
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 _TEMPLATE = {"type": "string", "pattern": r"\{[{%#]"}
 _NUMBERS = {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}
 _INTEGERS = {
@@ -29,16 +34,25 @@ def declaration_schema() -> dict[str, Any]:
     """
     schema = Declaration.model_json_schema()
     definitions = schema["$defs"]
+    for name, part in {"Declaration": schema, **definitions}.items():
+        for key, text in meanings()[name].items():
+            part["properties"][key]["description"] = _LINK.sub(r"\1", text)
     inputs = schema["properties"]["inputs"]
     inputs["additionalProperties"] = {"anyOf": [{"type": "string", "minLength": 1}, inputs["additionalProperties"]]}
     fields = _fields(config_descriptor(), definitions)
     part = {"type": "object", "additionalProperties": False, "properties": fields}
     definitions["TrainSpec"]["properties"]["session_config"] |= {
         "additionalProperties": False,
-        "description": "TensorFlow's ConfigProto by its own field names.",
         "properties": fields | dict.fromkeys(ROLE_KEYS, part),
     }
     return {"$schema": DRAFT, **_without_titles(schema), "title": "airflow_tf declaration"}
+
+
+@cache
+def meanings() -> dict[str, dict[str, str]]:
+    """Return what each key means, in Markdown, by the name of its model."""
+    text = resources.files(__package__).joinpath("meanings.yaml").read_text()
+    return {model: dict(keys) for model, keys in yaml.safe_load(text).items()}
 
 
 def _fields(message: Descriptor, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -95,6 +95,10 @@ class RunningAirflow:
         for part in self.parts.values():
             part.start()
         self.wait_healthy()
+        self.log_in()
+
+    def log_in(self) -> None:
+        """Get a token with the password that Airflow has made."""
         passwords = self.home.folder / "simple_auth_manager_passwords.json.generated"
         user, password = next(iter(json.loads(passwords.read_text()).items()))
         self._token = self.request("POST", "/auth/token", {"username": user, "password": password})["access_token"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import airflow_tf
-
-ROOT = Path(__file__).parents[2]
+from tests.wheel.building import ROOT, uv
 
 LOADS = """
 import sys
@@ -46,14 +44,6 @@ assert context().replica == 0
 """
 
 
-def uv(*words: object) -> None:
-    command = shutil.which("uv") or str(ROOT / ".state" / "uv" / "bin" / "uv")
-    done = subprocess.run(
-        [command, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def python(program: str, argument: Path, interpreter: str = sys.executable, **variables: str) -> str:
     command = [interpreter, "-c", program, str(argument)]
     done = subprocess.run(
@@ -61,14 +51,6 @@ def python(program: str, argument: Path, interpreter: str = sys.executable, **va
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    uv("build", "--quiet", "--wheel", "--out-dir", folder)
-    [found] = folder.glob("*.whl")
-    return found
 
 
 @pytest.fixture(scope="module")
