@@ -55,7 +55,6 @@ def generate() -> dict[Path, str]:
     return pages | {
         reference / "commands.md": "\n".join(_commands()) + "\n",
         reference / "connection_forms.md": "\n".join(_connection_forms()) + "\n",
-        reference / "declaration.schema.json": json.dumps(declaration_schema(), indent=1) + "\n",
         reference / "churn.tf.yaml": _example(),
     }
 
@@ -65,6 +64,12 @@ def write() -> None:
     for path, text in generate().items():
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+
+
+def write_schema(path: Path) -> None:
+    """Write the JSON Schema of the declaration, which the site serves beside its pages."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(declaration_schema(), indent=1) + "\n")
 
 
 def _filled(page: str) -> str:
