@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 from airflow.cli.simple_table import AirflowConsole, SimpleTable
+from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.utils.cli import suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
@@ -43,6 +44,9 @@ def command(function: Command) -> Command:
             sys.stdout.flush()
         except AirflowTfError as error:
             raise SystemExit(f"{_called(function, args)}: {error}") from error
+        except AirflowNotFoundException as error:
+            todo = "Add it: airflow connections add, or AIRFLOW_CONN_<ID> in the environment."
+            raise SystemExit(f"{_called(function, args)}: {str(error).rstrip('.')}. {todo}") from error
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except BrokenPipeError:

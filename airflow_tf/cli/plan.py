@@ -94,6 +94,8 @@ def _devices(row: Row) -> Iterator[str]:
 def _training(row: Row) -> Iterator[str]:
     options = "".join(f" --{key}={value}" for key, value in row["arguments"].items())
     yield f"  strategy {row['strategy']}: {row['python'] or 'python'} {row['entrypoint']}{options}"
+    if row["environment"]:
+        yield f"  environment: {json.dumps(row['environment'])}"
     for replica in row["replicas"]:
         if replica["tf_config"]:
             yield f"  replica {replica['replica']}  {replica['role']}: TF_CONFIG {json.dumps(replica['tf_config'])}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from airflow_tf.core.units import format_bytes
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
 from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.hooks.initial import LATEST
 from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.ledger.reservations import Ask
@@ -39,6 +41,7 @@ from airflow_tf.pipeline.declaration import Loaded
 from airflow_tf.pipeline.entrypoints import missing_functions
 from airflow_tf.pipeline.errors import format_path
 from airflow_tf.pipeline.models import InputSpec
+from airflow_tf.storage.cache_entries import cache_entries, removable
 from airflow_tf.storage.client import latest_version, measure
 from airflow_tf.supervisor.acquire import this_host
 
@@ -57,6 +60,7 @@ class Planner:
         self._dag = build_dag(loaded)
         self._values = KnownValues(self._dag, given)
         self._count = self._declaration.devices.count
+        self._idle_bytes = 0
 
     def plan(self) -> Row:
         """Return the plan as plain JSON; what would fail is in ``problems``, what only a run knows in ``later``."""
@@ -68,6 +72,7 @@ class Planner:
         request, readings = self._request()
         replicas = self._replicas(request, readings)
         arguments = self._values.render(dict(train.arguments), "train.arguments", self._replica(0))
+        environment = self._values.render(dict(train.environment), "train.environment", self._replica(0))
         return {
             "file": str(self._loaded.document.file),
             "dag_id": declaration.dag_id,
@@ -81,6 +86,7 @@ class Planner:
                 "entrypoint": train.entrypoint,
                 "python": self._python(),
                 "arguments": arguments,
+                "environment": environment,
                 "api": train.api,
                 "replicas": replicas,
             },
@@ -112,19 +118,27 @@ class Planner:
             return row
         with self._noting(key):
             options = HdfsHook(conn_id).storage_options(uri)
-            found = measure(uri, options=options, cache_dir=self._settings.cache_dir)
+            found = measure(
+                uri, options=options, cache_dir=self._settings.cache_dir, require_success=spec.require_success
+            )
             row |= {"files": found.files, "bytes": found.bytes, "cached_bytes": found.cached_bytes}
-            if spec.shard == "files" and found.files < self._count:
+            self._idle_bytes += found.idle_bytes
+            among = sharers_of(self._declaration)
+            if spec.shard == "files" and found.files < among:
                 todo = "Write it as more files, use fewer replicas, or leave 'shard' out."
-                self._values.add_problem(key, f"{found.files} files cannot be shared by {self._count} replicas", todo)
+                self._values.add_problem(key, f"{found.files} files cannot be shared by {among} replicas", todo)
         return row
 
     def _check_space(self, inputs: list[Row]) -> None:
+        """Compare what is to be copied with the free space, and with what the cache can remove for it."""
         needed = sum(row["bytes"] - row["cached_bytes"] for row in inputs if row["bytes"] is not None)
-        folder = next(path for path in (self._settings.cache_dir, *self._settings.cache_dir.parents) if path.exists())
+        cache = self._settings.cache_dir
+        folder = next(path for path in (cache, *cache.parents) if path.exists())
         free = shutil.disk_usage(folder).free
-        if needed > free:
+        other = sum(entry.size for entry in removable(cache_entries(cache), math.inf)) - self._idle_bytes
+        if needed > free + max(other, 0):
             what = f"{format_bytes(needed)} are to be copied, but {folder} has {format_bytes(free)} free"
+            what += f" and {format_bytes(other)} of the cache could go" if other > 0 else ""
             self._values.add_problem("inputs", what, "Free space, or set [airflow_tf] home to a larger disk.")
 
     def _request(self) -> tuple[DeviceRequest, list[Reading]]:
@@ -202,15 +216,33 @@ class Planner:
         home = self._settings.home / "runs" / f"{readable(declaration.dag_id)}--<run id>--<digest>"
         row: Row = {"run_folder": str(home), "publish": None, "version": None, "newest": None}
         initial = initial_checkpoint(declaration)
-        row["initial_checkpoint"] = initial and self._values.render(initial["source"], "checkpoints.initial_checkpoint")
+        row["initial_checkpoint"] = initial and self._begins_with(str(initial["source"]))
         if checkpoints.publish:
             base = self._values.render(checkpoints.publish, "checkpoints.publish").rstrip("/")
             row |= {"publish": base, "version": f"{base}/v=<UTC>-<hash>"}
-            if not is_template(base):
-                with self._noting("checkpoints.publish"):
-                    options = HdfsHook(checkpoints_conn_id(declaration)).storage_options(base)
-                    row["newest"] = latest_version(base, options=options, stall_seconds=10.0)
+            with self._noting("checkpoints.publish"):
+                row["newest"] = self._newest(base)
         return row
+
+    def _newest(self, base: str) -> str | None:
+        """Return the newest version below ``base``, None where there is none or the base is not known yet."""
+        if is_template(base):
+            return None
+        options = HdfsHook(checkpoints_conn_id(self._declaration)).storage_options(base)
+        return latest_version(base, options=options, stall_seconds=10.0)
+
+    def _begins_with(self, source: str) -> str:
+        """Return the source of the checkpoint to begin with, rendered; look whether ``latest`` means any."""
+        key = "checkpoints.initial_checkpoint"
+        rendered = str(self._values.render(source, key))
+        base, _, name = rendered.rstrip("/").rpartition("/")
+        if name != LATEST or is_template(base) or self._declaration.checkpoints.allow_from_scratch:
+            return rendered
+        with self._noting(key):
+            if self._newest(base) is None:
+                todo = "Publish one, give a URI, or set allow_from_scratch for the first run."
+                self._values.add_problem(key, f"there is no version below {base} to begin with", todo)
+        return rendered
 
 
 def _tasks(dag: DAG) -> list[Row]:

@@ -42,6 +42,8 @@ _ADVICE = {
 """Key of a TFJob -> where what it is for is found here."""
 
 _ARGUMENT = re.compile(r"--([A-Za-z_][A-Za-z0-9_.-]*)(?:=(.*))?", re.DOTALL)
+_REFERENCE = re.compile(r"\$\([A-Za-z_][A-Za-z0-9_.-]*\)")
+_REFERENCE_TODO = "Kubernetes puts a variable's value in for $(NAME): write it out, or as a template"
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([KMGT]i?|k)?")
 
 
@@ -80,16 +82,19 @@ def convert(job: dict[str, Any]) -> Imported:
 
     :raises DeclarationError: if it has no replicas to run.
     """
-    rest = json.loads(json.dumps(job, default=str))  # a copy in which nothing is shared through YAML's anchors
+    # A copy in which nothing is shared through YAML's anchors; null is what is not there, as Kubernetes reads it.
+    rest = _without_nulls(json.loads(json.dumps(job, default=str)))
     for key in ("apiVersion", "kind"):
         rest.pop(key, None)
-    specs = _pop(rest, "spec", "tfReplicaSpecs") or {}
+    specs = _mapping(_pop(rest, "spec", "tfReplicaSpecs"))
     roles = {_ROLES[name]: spec for name, spec in specs.items() if name in _ROLES and isinstance(spec, dict)}
     unknown = {name: spec for name, spec in specs.items() if name not in _ROLES}
     if not roles:
         raise DeclarationError("the TFJob has no tfReplicaSpecs", todo=f"Known are {', '.join(_ROLES)}.")
-    counts = {name: int(spec.pop("replicas", 1)) for name, spec in roles.items()}
+    counts = {name: _number(spec.pop("replicas", 1), f"replicas of {name}") for name, spec in roles.items()}
     counts = {name: counts[name] for name in dict.fromkeys(_ROLES.values()) if counts.get(name)}
+    if not counts:
+        raise DeclarationError("the TFJob has no replicas", "all its roles have 0", "Give one of them 1 or more.")
     result = Imported({"dag_id": _pop(rest, "metadata", "name") or "tfjob", "schedule": None})
     result.declaration["devices"] = _devices(roles, counts, result.left)
     result.declaration["train"] = _train(rest, roles, counts, result.left)
@@ -108,14 +113,38 @@ def _pop(data: Any, *path: str) -> Any:  # noqa: ANN401  any YAML value
     return data.pop(path[-1], None) if isinstance(data, dict) else None
 
 
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401  any JSON value
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value
+
+
+def _mapping(value: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
+    """Return ``value`` if it is a mapping; what is none stays where it is, and is named with the rest."""
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any, noun: str) -> int:  # noqa: ANN401  any JSON value
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(f"{noun}: {value!r} is no whole number", todo="Correct the TFJob.") from error
+
+
 def _container(spec: dict[str, Any]) -> dict[str, Any]:
     """Return the container that trains; others stay in the list."""
-    found = spec.get("template", {}).get("spec", {}).get("containers") or [{}]
-    return next((each for each in found if each.get("name") == "tensorflow"), found[0])
+    listed = _mapping(_mapping(spec.get("template")).get("spec")).get("containers")
+    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return next((each for each in found if each.get("name") == "tensorflow"), found[0] if found else {})
+
+
+def _words(value: Any) -> list[str]:  # noqa: ANN401  any JSON value
+    return [str(word) for word in value] if isinstance(value, list) else [] if value is None else [str(value)]
 
 
 def _devices(roles: dict[str, dict[str, Any]], counts: dict[str, int], left: dict[str, str]) -> dict[str, Any]:
-    gpus = {name: int(_pop(_container(spec), "resources", "limits", _GPU) or 0) for name, spec in roles.items()}
+    given = {name: _pop(_container(spec), "resources", "limits", _GPU) for name, spec in roles.items()}
+    gpus = {name: _number(number or 0, f"{_GPU} of {name}") for name, number in given.items()}
     most = max(gpus.values())
     for name, number in gpus.items():
         if number != most:
@@ -131,7 +160,7 @@ def _train(
     leader = next(name for name in counts)
     container = _container(roles[leader])
     program = {key: copy.deepcopy(container.get(key)) for key in ("command", "args", "env")}
-    words = [*map(str, container.pop("command", None) or []), *map(str, container.pop("args", None) or [])]
+    words = _words(container.pop("command", None)) + _words(container.pop("args", None))
     train: dict[str, Any] = {}
     script = next((word for word in words if word.endswith(".py")), None)
     if script is None:
@@ -142,7 +171,12 @@ def _train(
     train["entrypoint"] = Path(script or "train.py").name
     if sum(counts.values()) > 1:
         train |= {"strategy": _strategy(counts), "roles": counts}
-    train |= _given("arguments", _arguments(words, left)) | _given("environment", _environment(container, left))
+    arguments, environment = _arguments(words, left), _environment(container, left)
+    train |= _given("arguments", arguments) | _given("environment", environment)
+    for key, values in (("argument", arguments), ("env", environment)):
+        left |= {
+            f"{key} {name}: {value}": _REFERENCE_TODO for name, value in values.items() if _REFERENCE.search(value)
+        }
     deadline, limit = _pop(rest, "spec", "runPolicy", "activeDeadlineSeconds"), _memory(roles)
     train |= _given("execution_timeout", deadline) | _given("memory_limit", limit)
     train |= _given("restarts", _pop(rest, "spec", "runPolicy", "backoffLimit"))
@@ -195,7 +229,8 @@ def _arguments(words: list[str], left: dict[str, str]) -> dict[str, str]:
 
 def _environment(container: dict[str, Any], left: dict[str, str]) -> dict[str, str]:
     found = {}
-    for row in container.pop("env", None) or []:
+    rows = container.pop("env", None)
+    for row in filter(_mapping, rows if isinstance(rows, list) else ()):
         name = str(row.get("name"))
         if "value" not in row:
             left[f"env {name}"] = _ADVICE["valueFrom"]
@@ -208,7 +243,8 @@ def _environment(container: dict[str, Any], left: dict[str, str]) -> dict[str, s
 
 def _memory(roles: dict[str, dict[str, Any]]) -> str | None:
     """Return the limit that all roles have, in our units: Kubernetes counts ``M`` by 1000, and ``Mi`` by 1024."""
-    limits = [_container(spec).get("resources", {}).get("limits", {}).get("memory") for spec in roles.values()]
+    resources = [_mapping(_container(spec).get("resources")) for spec in roles.values()]
+    limits = [_mapping(each.get("limits")).get("memory") for each in resources]
     match = _QUANTITY.fullmatch(str(limits[0]))
     if match is None or any(limit != limits[0] for limit in limits):
         return None

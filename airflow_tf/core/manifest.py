@@ -24,11 +24,15 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an input is before it is staged: data files, their bytes, and those of them that the cache has."""
+    """What an input is before it is staged: data files, their bytes, and those of them that the cache has.
+
+    ``idle_bytes`` are cached and in use by no run: staging uses them, and would else be free to remove them.
+    """
 
     files: int
     bytes: int
     cached_bytes: int
+    idle_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

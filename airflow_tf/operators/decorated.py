@@ -64,8 +64,9 @@ class TensorFlowDecoratedOperator(DecoratedOperator, TensorFlowTrainOperator):
         devices: int | str = 1,
         **kwargs: Any,
     ) -> None:
-        takes_inputs = "inputs" in inspect.signature(python_callable).parameters
-        given = ({"inputs": None} if takes_inputs and not op_args else {}) | dict(op_kwargs or {})
+        given = dict(op_kwargs or {})
+        if _lacks_inputs(python_callable, op_args or (), given):
+            given["inputs"] = None
         fixed: dict[str, Any] = {"replica": 0, "count": 1, "entrypoint": "", "require_checkpoint": False}
         super().__init__(
             python_callable=python_callable,
@@ -117,6 +118,16 @@ def _write_whole(path: Path, text: str) -> None:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(text)
         Path(file.name).replace(path)
+
+
+def _lacks_inputs(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Tell whether ``function`` takes ``inputs`` and is called without; Airflow refuses a call that cannot be."""
+    signature = inspect.signature(function)
+    try:
+        given = signature.bind_partial(*arguments, **keywords).arguments
+    except TypeError:
+        return False
+    return "inputs" in signature.parameters and "inputs" not in given
 
 
 def tensorflow_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

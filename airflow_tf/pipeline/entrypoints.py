@@ -23,13 +23,19 @@ def missing_functions(loaded: Loaded) -> list[Problem]:
 
     Modules of another training interpreter, or on a ``PYTHONPATH`` of the program's own, are not looked for.
     """
-    train, evaluate = loaded.declaration.train, loaded.declaration.evaluate
+    train, evaluate, export = (
+        loaded.declaration.train,
+        loaded.declaration.evaluate,
+        loaded.declaration.checkpoints.export,
+    )
     if train.python is not None or "PYTHONPATH" in train.environment:
         return []
-    given = [("train", train.entrypoint)] + ([("evaluate", evaluate.entrypoint)] if evaluate else [])
+    given: list[tuple[DataPath, str]] = [(("train",), train.entrypoint)]
+    given += [(("evaluate",), evaluate.entrypoint)] if evaluate else []
+    given += [(("checkpoints", "export"), export.entrypoint)] if export else []
     problems = []
     for section, entrypoint in given:
-        path: DataPath = (section, "entrypoint")
+        path: DataPath = (*section, "entrypoint")
         if ":" in entrypoint and not entrypoint.endswith(".py"):
             problems += [
                 Problem(loaded.document.locate(path), path, what, todo=todo)

@@ -17,10 +17,12 @@ _MOST_FILES = 8
 def read_declaration(file: Path, above: tuple[Path, ...] = ()) -> Document:
     """Read ``file`` and what it extends, as one document whose positions name the file of each key.
 
-    Mappings are merged key by key; everything else of the extending file replaces what it extends.
+    Mappings are merged key by key; everything else of the extending file replaces what it extends, and null takes a
+    key away.
 
     :param above: the files that extend this one.
-    :raises InvalidDeclarationError: if one of them cannot be read, or they extend each other in a circle.
+    :raises InvalidDeclarationError: if one of them cannot be read or lies elsewhere, or they extend each other in a
+        circle.
     """
     document = read_yaml(file)
     if KEY not in document.data:
@@ -36,14 +38,8 @@ def _read_extended(document: Document, above: tuple[Path, ...]) -> Document:
     """Read the file that ``document`` extends; its positions name it."""
     named = document.data[KEY]
     files = (*above, document.file.absolute())
-    problem = None
-    if not isinstance(named, str) or not (document.file.parent / named).is_file():
-        todo = "Give a file relative to this one."
-        problem = Problem(document.locate(_WHERE), _WHERE, f"there is no file {named!r}", todo=todo)
-    elif (document.file.parent / named).absolute() in files or len(files) >= _MOST_FILES:
-        problem = Problem(document.locate(_WHERE), _WHERE, f"{named!r} extends files in a circle", todo="Remove it.")
-    if problem is not None:
-        raise InvalidDeclarationError.of(document.file, [problem])
+    if wrong := _refusal(named, document.file.parent, files):
+        raise InvalidDeclarationError.of(document.file, [Problem(document.locate(_WHERE), _WHERE, *wrong)])
     file = (document.file.parent / named).absolute()
     try:
         below = read_declaration(file, files)
@@ -51,6 +47,20 @@ def _read_extended(document: Document, above: tuple[Path, ...]) -> Document:
         found = [replace(problem, position=_in(file, problem.position)) for problem in error.problems]
         raise InvalidDeclarationError.of(document.file, found) from error
     return replace(below, positions={path: _in(file, position) for path, position in below.positions.items()})
+
+
+def _refusal(named: Any, folder: Path, files: tuple[Path, ...]) -> tuple[str, str, str] | None:  # noqa: ANN401
+    """Say what is wrong with a file to extend, why, and what to do; None if nothing is."""
+    todo = "Give a file relative to this one."
+    if isinstance(named, str) and (Path(named).is_absolute() or ".." in Path(named).parts):
+        return f"{named!r} is not beside this file or below it", "a declaration is read from its own folder only", todo
+    if not isinstance(named, str) or not (folder / named).is_file():
+        return f"there is no file {named!r}", "", todo
+    if (folder / named).absolute() in files:
+        return f"{named!r} extends files in a circle", "", "Remove it."
+    if len(files) >= _MOST_FILES:
+        return f"more than {_MOST_FILES} files extend each other", "", "Write the keys into fewer files."
+    return None
 
 
 def _in(file: Path, position: Position) -> Position:
@@ -66,6 +76,10 @@ def _merge(below: Document, own: dict[str, Any]) -> tuple[dict[str, Any], dict[D
         for key, value in over.items():
             if isinstance(value, dict) and isinstance(under.get(key), dict):
                 merged[key] = merge(under[key], value, (*path, key))
+                continue
+            if value is None and key in under:
+                del merged[key]
+                replaced.append((*path, key))
             else:
                 merged[key] = value
                 replaced.append((*path, key))

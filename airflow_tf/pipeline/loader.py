@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 from collections.abc import MutableMapping, Sequence
@@ -19,6 +18,13 @@ from airflow_tf.pipeline.placeholder import placeholder_dag
 from airflow_tf.pipeline.yaml_reader import Document
 
 SUFFIX = ".tf.yaml"
+
+_DAG_ID = re.compile(
+    rb"""^(?:\xef\xbb\xbf)?(["']?)dag_id\1[ \t]*:"""
+    rb"""(?:[ \t]+(["']?)(?P<plain>[A-Za-z0-9_.-]+)\2(?:[ \t]+\#.*)?[ \t]*\r?$)?""",
+    re.MULTILINE,
+)
+"""A line that names the DAG; ``plain`` where its text is the id."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,20 +53,22 @@ def _load_folder(folder: Path, wanted: str | None) -> list[DAG]:
     files = sorted(folder.glob(f"*{SUFFIX}"))
     if not files:
         _log.warning("No declaration (*%s) in %s", SUFFIX, folder)
-    if wanted is not None and (found := _load(_declaring(files, wanted), wanted)):
+    if wanted is not None and (found := _load([file for file in files if _may_declare(file, wanted)], wanted)):
         return found
     return _load(files, wanted)
 
 
-def _declaring(files: Sequence[Path], dag_id: str) -> list[Path]:
-    """Return the files with a line that may declare ``dag_id``: for one task not all need be understood."""
-    line = re.compile(rb"^dag_id\s*:\s*([\"']?)%b\1\s*(#.*)?$" % re.escape(dag_id.encode()), re.MULTILINE)
-    found = []
-    for file in files:
-        with contextlib.suppress(OSError):  # is told when it is read as a declaration
-            if line.search(file.read_bytes()):
-                found.append(file)
-    return found
+def _may_declare(file: Path, dag_id: str) -> bool:
+    """Tell whether ``file`` may declare ``dag_id``: for one task, those that certainly do not need not be understood.
+
+    Certain is one plain line with another id; an id may also be inherited, escaped, or written over several lines.
+    """
+    try:
+        found = list(_DAG_ID.finditer(file.read_bytes()))
+    except OSError:  # is told when it is read as a declaration
+        return True
+    named = found[0]["plain"] if len(found) == 1 else None
+    return named is None or named == dag_id.encode()
 
 
 def _load(files: Sequence[Path], wanted: str | None) -> list[DAG]:

@@ -166,7 +166,8 @@ def _probe(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Rep
 
 
 def _measure(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:
-    return asdict(measure(uri, options, open_file_system(uri, options), Path(job["cache_dir"]), reporter.tick))
+    files, cache, finished = open_file_system(uri, options), Path(job["cache_dir"]), job["require_success"]
+    return asdict(measure(uri, options, files, cache, reporter.tick, require_success=finished))
 
 
 if __name__ == "__main__":

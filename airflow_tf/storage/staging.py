@@ -56,14 +56,24 @@ def cache_key(uri: Uri, options: StorageOptions, info: FileInfo) -> str:
     return digest(cluster, options.user, info.path, *info.version, length=KEY_LENGTH)
 
 
-def measure(uri: Uri, options: StorageOptions, files: FileSystem, cache: Path, tick: Callable[[], None]) -> Measured:
+def measure(
+    uri: Uri,
+    options: StorageOptions,
+    files: FileSystem,
+    cache: Path,
+    tick: Callable[[], None],
+    *,
+    require_success: bool = False,
+) -> Measured:
     """Count what staging would copy, and what it would find in the cache; nothing is written."""
-    found = select(files, uri, tick).files.values()
-    cached = {entry.key for entry in cache_entries(cache)}
+    found = (select_finished if require_success else select)(files, uri, tick).files.values()
+    entries = {entry.key: entry for entry in cache_entries(cache)}
+    cached = [entries[key] for info in found if (key := cache_key(uri, options, info)) in entries]
     return Measured(
         files=len(found),
         bytes=sum(info.size for info in found),
-        cached_bytes=sum(info.size for info in found if cache_key(uri, options, info) in cached),
+        cached_bytes=sum(entry.size for entry in cached),
+        idle_bytes=sum(entry.size for entry in cached if not entry.holders),
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -195,6 +196,94 @@ def test_copies_that_the_disk_will_not_hold_are_a_problem(plan, churn, monkeypat
     monkeypatch.setattr("airflow_tf.cli.planning.shutil.disk_usage", lambda _path: SimpleNamespace(free=10))
     code, row = plan(churn())
     assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["inputs"])
+
+
+def cached(file, name):
+    """Stage a file of the churn example, and forget the run: only the cache has it."""
+    uri, settings = f"file://{file}", load_settings()
+    staged = stage(
+        uri, options=StorageOptions.from_uri(uri), target=settings.home / name, cache_dir=settings.cache_dir,
+        cache_bytes=settings.cache_bytes, on_progress=lambda _text: None,
+    )  # fmt: skip
+    shutil.rmtree(staged.folder)
+
+
+def test_what_the_cache_may_remove_counts_as_free_but_not_what_the_run_needs_of_it(plan, churn, monkeypatch):
+    file = churn()
+    data, other = file.parent / "churn" / "data", file.parent / "other.csv"
+    size = (data / "part-1.csv").stat().st_size
+    monkeypatch.setattr("airflow_tf.cli.planning.shutil.disk_usage", lambda _path: SimpleNamespace(free=10))
+    cached(data / "part-0.csv", "own")
+    code, row = plan(file)  # part-0 is in the cache, which must not remove it to make room for part-1
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["inputs"])
+    other.write_bytes(b"x" * size)
+    cached(other, "other")
+    assert plan(file)[0] == 0
+
+
+def test_a_folder_whose_job_has_not_finished_is_a_problem_where_that_is_asked(plan, churn):
+    file = churn(("shard: files", "shard: files, require_success: true"))
+    code, row = plan(file)
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["inputs.train"])
+    assert "_SUCCESS" in row["problems"][0]["problem"]
+    (file.parent / "churn" / "data" / "_SUCCESS").touch()
+    assert plan(file)[0] == 0
+
+
+def test_beginning_with_the_latest_version_is_a_problem_where_none_is_published(plan, churn):
+    latest = ("checkpoints:\n", "checkpoints:\n  initial_checkpoint: latest\n")
+    code, row = plan(churn(latest))
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["checkpoints.initial_checkpoint"])
+    assert "no version below" in row["problems"][0]["problem"]
+    code, row = plan(churn(("checkpoints:\n", "checkpoints:\n  allow_from_scratch: true\n")))
+    assert (code, row["problems"]) == (0, [])
+
+
+def test_variables_of_the_environment_are_looked_up(plan, churn, airflow_tf, monkeypatch):
+    file = churn(("  arguments:", "  environment: {ROOT: '{{ var.value.planned_root }}'}\n  arguments:"))
+    code, row = plan(file)
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["train.environment.ROOT"])
+    monkeypatch.setenv("AIRFLOW_VAR_PLANNED_ROOT", "/data")
+    code, text = airflow_tf("plan", file)
+    assert code == 0
+    assert '  environment: {"ROOT": "/data"}\n' in text
+
+
+def test_a_function_of_the_export_that_is_not_there_is_a_problem(plan, churn):
+    code, row = plan(churn(("checkpoints:\n", "checkpoints:\n  export: {entrypoint: 'churn_program:export'}\n")))
+    assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["checkpoints.export.entrypoint"])
+
+
+def test_an_evaluator_is_shown_apart_from_the_cluster(plan, churn):
+    gang = ("entrypoint:", "strategy: sync\n  roles: {worker: 1, evaluator: 1}\n  entrypoint:")
+    file = churn(gang, ("aggregate: average", "aggregate: chief"), (", shard: files", ""))
+    code, row = plan(file)
+    assert (code, row["problems"]) == (0, [])
+    worker, evaluator = row["train"]["replicas"]
+    assert set(worker["tf_config"]["cluster"]) == {"worker"}
+    assert evaluator["role"] == "evaluator"
+    assert evaluator["tf_config"]["task"] == {"type": "evaluator", "index": 0}
+    assert set(evaluator["tf_config"]["cluster"]) == {"evaluator"}
+
+
+@pytest.mark.parametrize("key", ["inputs.train", "checkpoints.publish"])
+def test_a_connection_that_airflow_does_not_have_is_a_problem_of_its_key(plan, churn, key):
+    file = churn()
+    text = file.read_text().replace(", shard: files", ", shard: files, hdfs_conn_id: none_such")
+    if key == "checkpoints.publish":
+        text = file.read_text().replace("checkpoints:\n", "checkpoints:\n  hdfs_conn_id: none_such\n")
+    file.write_text(text.replace("file://", "hdfs://namenode:8020"))
+    code, row = plan(file)
+    assert code == 1
+    [problem] = [each for each in row["problems"] if each["key"] == key]
+    assert "none_such" in problem["problem"]
+    assert "airflow connections add" in problem["remedy"]
+
+
+def test_a_connection_of_a_template_that_airflow_does_not_have_is_a_problem(plan, churn):
+    code, row = plan(churn(("file://", "{{ conn.none_such.schema }}")))
+    assert (code, row["problems"][0]["key"]) == (1, "inputs.train.uri")
+    assert "none_such" in row["problems"][0]["problem"]
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])

@@ -165,6 +165,44 @@ def test_a_file_without_just_one_job_is_refused(airflow_tf, tmp_path, text):
     assert message.startswith("airflow tf import tfjob: ")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("resources: {limits: {nvidia.com/gpu: 2, memory: 4Gi, cpu: 4}}", "resources:"),
+        ("resources: {limits: {nvidia.com/gpu: 2, memory: 4Gi, cpu: 4}}", "resources: {limits: null}"),
+        ("volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]", "volumes: [null]"),
+        ("{name: data, mountPath: /data}", "null"),
+        ('args: ["--epochs=3", "--lr", "0.1", "out", "--verbose"]', "args: --epochs=3"),
+        ("metadata: {name: mnist, namespace: kubeflow}", "metadata:"),
+        ('{name: LEVEL, value: "2"}', "LEVEL"),
+        ("template:\n", "template: null\n      other:\n"),
+    ],
+)
+def test_what_is_empty_or_of_another_kind_is_left_out(old, new):
+    assert old in JOB
+    declaration = convert(job(JOB.replace(old, new))).declaration
+    assert declaration["devices"]["count"] == 4
+    assert declaration["train"]["entrypoint"] == "train.py"
+
+
+def test_variables_that_kubernetes_would_put_in_are_named():
+    text = JOB.replace('"--epochs=3"', '"--epochs=$(EPOCHS)"').replace('value: "2"', 'value: "$(HOME)/x"')
+    left = convert(job(text)).left
+    assert {path for path in left if "$(" in path} == {"argument epochs: $(EPOCHS)", "env LEVEL: $(HOME)/x"}
+
+
+@pytest.mark.parametrize(("old", "new"), [("replicas: 1", "replicas: one"), ("gpu: 2", "gpu: two")])
+def test_a_number_that_is_none_is_refused(old, new):
+    with pytest.raises(DeclarationError, match="is no whole number"):
+        convert(job(JOB.replace(old, new)))
+
+
+def test_a_job_of_zero_replicas_is_refused():
+    text = JOB.replace("replicas: 1", "replicas: 0").replace("replicas: 3", "replicas: 0")
+    with pytest.raises(DeclarationError, match="has no replicas"):
+        convert(job(text))
+
+
 def test_a_job_without_replicas_is_refused():
     with pytest.raises(DeclarationError, match="no tfReplicaSpecs"):
         convert(job(tfReplicaSpecs={}))

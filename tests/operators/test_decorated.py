@@ -64,6 +64,22 @@ def test_the_script_runs_the_function_and_reports_what_it_returns(
     assert metrics == {"area": pytest.approx(1.5708, abs=1e-4), "steps": 3.0, "inputs": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("words", "named", "asked"),
+    [
+        ([0.5], {}, True),
+        ([0.5], {"steps": 1}, True),
+        ([], {"rate": 0.5}, True),
+        ([0.5, {"train": "x"}], {}, False),
+        ([0.5], {"inputs": {"train": "x"}}, False),
+    ],
+)
+def test_inputs_that_a_call_leaves_out_are_the_staged_ones(words: Any, named: Any, asked: bool) -> None:
+    with DAG("functions", schedule=None):
+        operator = decorated()(*words, **named).operator
+    assert (operator.op_kwargs.get("inputs", ...) is None) is asked
+
+
 def test_calls_are_tasks_of_their_own() -> None:
     with DAG("functions", schedule=None) as dag:
         fit = decorated()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from airflow_tf.pipeline.build import load_dag
@@ -90,6 +92,29 @@ def test_a_file_that_is_not_there_is_told(folder, name):
 def test_a_circle_is_told(folder):
     [problem] = problems(folder(base="extends: other.yaml\n", other="extends: base.yaml\n"))
     assert problem.startswith("other.yaml:1:1: extends: 'base.yaml' extends files in a circle")
+
+
+@pytest.mark.parametrize("name", ["/base.yaml", "../base.yaml", "sub/../../base.yaml"])
+def test_a_file_elsewhere_is_refused(folder, name):
+    [problem] = problems(folder(OWN.replace("base.yaml", name)))
+    assert problem.startswith(f"churn.tf.yaml:1:1: extends: '{name}' is not beside this file or below it")
+
+
+def test_a_long_chain_is_told_as_one_and_not_as_a_circle(folder):
+    names = [f"f{number}" for number in range(9)]
+    chain = {name: f"extends: {after}.yaml\n" for name, after in pairwise(names)} | {names[-1]: BASE}
+    [problem] = problems(folder(OWN.replace("base.yaml", "f0.yaml"), **chain))
+    assert problem.startswith("f6.yaml:1:1: extends: more than 8 files extend each other")
+
+
+def test_null_takes_any_key_away(folder):
+    own = OWN.replace("checkpoints: {publish: null}", "checkpoints: null\ndevices: {kind: null}\nowner: null")
+    declaration = load_declaration(
+        folder(own.replace("session_config: {allow_soft_placement: false}", "session_config: null"))
+    ).declaration
+    assert (declaration.devices.count, declaration.devices.kind, declaration.owner) == (2, "auto", None)
+    assert declaration.checkpoints.publish is None
+    assert declaration.train.session_config == {}
 
 
 def test_what_extends_nothing_is_read_as_it_is(folder):

@@ -115,6 +115,26 @@ def test_a_wanted_dag_is_found_however_its_name_is_written(tmp_path, wanted, lin
     assert list(load(tmp_path)) == ["dag_b"]
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        "'dag_id': dag_b",
+        '"dag_id" : dag_b',
+        'dag_id: "dag_\\x62"',
+        "extends: base.yaml",
+        "dag_id:\n  dag_b",
+        "dag_id: dag_b ",
+    ],
+)
+def test_for_a_task_the_same_file_is_chosen_as_for_the_whole_folder(tmp_path, wanted, first):
+    write(tmp_path, "dag_id: dag_b\n", "base.yaml")
+    write(tmp_path, VALID.replace("dag_id: churn", f"{first}\ndescription: first"), "a.tf.yaml")
+    write(tmp_path, named("dag_b\ndescription: second"), "b.tf.yaml")
+    whole = load(tmp_path)["dag_b"]
+    wanted("dag_b")
+    assert load(tmp_path)["dag_b"].description == whole.description == "first"
+
+
 def test_a_wanted_placeholder_is_found(tmp_path, wanted):
     write(tmp_path, named("other", MISSPELT), "bad.tf.yaml")
     write(tmp_path)
