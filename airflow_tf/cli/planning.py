@@ -36,7 +36,7 @@ from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.ledger.reservations import Ask
 from airflow_tf.operators.launching import config_context
-from airflow_tf.pipeline.build import build_dag, checkpoints_conn_id, initial_checkpoint
+from airflow_tf.pipeline.build import build_dag, checkpoints_conn_id, initial_checkpoint, sharers_of
 from airflow_tf.pipeline.declaration import Loaded
 from airflow_tf.pipeline.entrypoints import missing_functions
 from airflow_tf.pipeline.errors import format_path
