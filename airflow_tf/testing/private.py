@@ -84,13 +84,20 @@ def run_beside(server: AbstractContextManager[S], command: list[str], variables:
     def forward(number: int, _frame: FrameType | None) -> None:
         if child is not None:
             child.send_signal(number)
+        elif is_starting:  # an exit in here would leave a command that nobody knows
+            asked.append(number)
         else:
             sys.exit(128 + number)
 
     child: subprocess.Popen[bytes] | None = None
+    is_starting, asked = False, list[int]()
     signal.signal(signal.SIGTERM, forward)
     with server as started:
-        child = subprocess.Popen(command, env=os.environ | variables(started))
+        environment = os.environ | variables(started)
+        is_starting = True
+        child = subprocess.Popen(command, env=environment)
+        for number in asked:
+            child.send_signal(number)
         while True:
             with contextlib.suppress(KeyboardInterrupt):  # the terminal sent ^C to the command as well: let it end
                 code = child.wait()

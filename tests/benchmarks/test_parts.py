@@ -105,9 +105,13 @@ def test_a_supervisor_is_measured_beside_the_least_that_one_needs(tmp_path: Path
 def test_what_outlives_a_benchmark_is_named_and_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     private = bench("private")
     monkeypatch.setattr(private, "LEFT_DEADLINE_SECONDS", 0.3)
-    with pytest.raises(RuntimeError, match=r"left behind.*sleep 60"), private.private_folder("test") as folder:
-        process = subprocess.Popen(["sleep", "60"], env={"WHERE": str(folder)})
-    assert process.wait() == -signal.SIGKILL
+    waits = ["sh", "-c", "echo runs; read line"]
+    with pytest.raises(RuntimeError, match=r"left behind.*read line"), private.private_folder("test") as folder:
+        process = subprocess.Popen(waits, env={"WHERE": str(folder)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()  # its environment cannot be read before it runs: the kernel sets it late in an exec
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     assert not folder.exists()
 
 
