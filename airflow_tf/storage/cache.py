@@ -4,7 +4,7 @@ An entry appears by one rename under the name ``<key>.<crc32c>.<boot id>``, so i
 no index. A file being written lies in ``partial/<key>`` under a lock that dies with its writer; ``partial/<key>.done``
 tells the next writer what is there already. An entry is in use while it has more than one hard link. Nothing is
 flushed to disk: an entry that another boot of the host wrote is read and compared with its checksum before its first
-use.
+use, and so is one with another modification time than all have: a program has written into a file that was staged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import IO
 from airflow_tf.core.errors import CancelledError, StorageError, StorageNoSpaceError, StorageUnavailableError
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import CHUNK_BYTES
-from airflow_tf.storage.cache_entries import cache_entries, checksum, removable
+from airflow_tf.storage.cache_entries import STAMP_NS, cache_entries, checksum, removable, stamp
 
 _POLL_SECONDS = 0.1
 _MOST_ROUNDS = 100
@@ -92,7 +92,7 @@ class Cache:
             return 0
 
     def find(self, key: str) -> Entry | None:
-        """Return the entry of ``key``; one of another boot only if its checksum holds."""
+        """Return the entry of ``key``; one of another boot, or written to, only if its checksum holds."""
         return self.find_all({key}).get(key)
 
     def find_all(self, keys: AbstractSet[str]) -> dict[str, Entry]:
@@ -113,12 +113,12 @@ class Cache:
     def _usable(self, path: Path) -> Entry | None:
         key, crc32c, boot = path.name.split(".")
         with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
-            if boot != self._boot:
+            if boot != self._boot or path.stat().st_mtime_ns != STAMP_NS:
                 if checksum(path, self._tick) != int(crc32c, 16):
                     path.unlink()
                     return None
                 path = path.rename(path.with_name(f"{key}.{crc32c}.{self._boot}"))
-            os.utime(path)
+            stamp(path)
             return Entry(path, int(crc32c, 16), was_cached=True)
         return None
 
@@ -170,6 +170,7 @@ class Cache:
                     os.posix_fallocate(file.fileno(), 0, size)
                 crc32c = fill(file, journal)
                 os.fchmod(file.fileno(), 0o444)
+                stamp(file.fileno())
                 entry = self._entries / key[:2] / f"{key}.{crc32c:08x}.{self._boot}"
                 entry.parent.mkdir(mode=0o700, exist_ok=True)
                 journal.unlink(missing_ok=True)  # first: it must never outlive the file of which it speaks
@@ -230,7 +231,17 @@ def _link_or_copy(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in {errno.EXDEV, errno.EMLINK, errno.EPERM}:
             raise
-        with source.open("rb") as original, target.open("wb") as copy:
-            while chunk := original.read(CHUNK_BYTES):
-                copy.write(chunk)
-            os.fchmod(copy.fileno(), 0o444)
+        try:
+            _copy(source, target)
+        except OSError as failure:  # of a write it does not say where
+            target.unlink(missing_ok=True)
+            raise OSError(failure.errno, failure.strerror, str(target)) from failure
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as original, target.open("wb") as copy:
+        while chunk := original.read(CHUNK_BYTES):
+            copy.write(chunk)
+        copy.flush()
+        os.fchmod(copy.fileno(), 0o444)
+        stamp(copy.fileno())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,9 @@ from pathlib import Path
 import google_crc32c
 
 from airflow_tf.storage.base import CHUNK_BYTES
+
+STAMP_NS = 946_684_800 * 10**9
+"""Modification time of every cached file (2000-01-01): one that has another was written to since it was copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ def cache_entries(folder: Path) -> Iterator[CacheEntry]:
         with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
             status = path.stat()
             yield CacheEntry(
-                path, key, int(crc32c, 16), boot, status.st_size, status.st_mtime, holders=status.st_nlink - 1
+                path, key, int(crc32c, 16), boot, status.st_size, status.st_atime, holders=status.st_nlink - 1
             )
 
 
@@ -44,6 +49,11 @@ def checksum(path: Path, tick: Callable[[], None]) -> int:
             crc32c = google_crc32c.extend(crc32c, chunk)
             tick()
     return crc32c
+
+
+def stamp(file: Path | int) -> None:
+    """Note on a whole file (a path or a descriptor) that it is used now, and that nobody has written to it since."""
+    os.utime(file, ns=(time.time_ns(), STAMP_NS))
 
 
 def removable(found: Iterable[CacheEntry], used_before: float) -> list[CacheEntry]:

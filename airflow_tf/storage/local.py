@@ -34,10 +34,23 @@ _KINDS: dict[int | None, type[StorageError]] = {
     errno.EDQUOT: StorageNoSpaceError,
 }
 
+_NO_SPACE = "Free space, or choose a larger disk."
+_TODO: dict[int | None, str] = {
+    errno.EACCES: "Give the user of this process access, or choose another folder.",
+    errno.EPERM: "Give the user of this process access, or choose another folder.",
+    errno.EROFS: "Choose a folder on a file system that can be written.",
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+}
+
 
 def local_error(error: OSError, action: str, uri: str) -> StorageError:
     """Build our error for an error of the operating system."""
-    return storage_error(_KINDS.get(error.errno, StorageError), action, uri, error.strerror or str(error))
+    kind = _KINDS.get(error.errno, StorageError)
+    todo = _TODO.get(error.errno, "")
+    if not todo:
+        return storage_error(kind, action, uri, error.strerror or str(error))
+    return kind(f"Cannot {action} {uri}", error.strerror or str(error), todo)
 
 
 class LocalFileSystem:

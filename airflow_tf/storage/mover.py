@@ -85,7 +85,11 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
     try:
         return actions[job["action"]](job, uri, options, reporter)
     except OSError as error:
-        raise local_error(error, job["action"], str(uri)) from error
+        raise local_error(error, job["action"], f"{uri}{_at(error)}") from error
+
+
+def _at(error: OSError) -> str:
+    return f" ({error.filename2 or error.filename})" if error.filename else ""
 
 
 def _patience(job: dict[str, Any], reporter: Reporter) -> Patience:

@@ -14,7 +14,7 @@ from airflow_tf.core.manifest import Measured, StagedFile, StagedInput
 from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import FileInfo, FileSystem, Uri
 from airflow_tf.storage.cache import Cache, Entry, boot_id, link_or_copy
-from airflow_tf.storage.cache_entries import cache_entries
+from airflow_tf.storage.cache_entries import STAMP_NS, cache_entries
 from airflow_tf.storage.crew import Crew
 from airflow_tf.storage.download import Download, Source
 from airflow_tf.storage.globs import Selection, select, select_finished
@@ -38,15 +38,20 @@ def manifest_path(target: Path) -> Path:
 
 
 def already_staged(source: str, target: Path) -> StagedInput | None:
-    """Return what the manifest describes, if it is of this source and boot and every file is there."""
+    """Return what the manifest describes, if it is of this source and boot and every file is there, not written to."""
     try:
         staged = StagedInput.loads(manifest_path(target).read_text(encoding="utf-8"))
         if (staged.source, staged.folder, staged.boot) != (source, str(target), boot_id()):
             return None
-        whole = all((target / file.name).stat().st_size == file.size for file in staged.files)
+        whole = all(_is_untouched(target / file.name, file.size) for file in staged.files)
     except FileNotFoundError:
         return None
     return staged if whole else None
+
+
+def _is_untouched(path: Path, size: int) -> bool:
+    found = path.stat()
+    return (found.st_size, found.st_mtime_ns) == (size, STAMP_NS)
 
 
 def cache_key(uri: Uri, options: StorageOptions, info: FileInfo) -> str:
