@@ -12,7 +12,8 @@ from airflow.sdk import Context
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
-from airflow_tf.core.session_config import ConfigContext
+from airflow_tf.core.session_config import ConfigContext, ValidatedConfig
+from airflow_tf.core.session_config.roles import common_part
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.replica import ReplicaOperator
 
@@ -40,6 +41,10 @@ class CheckpointEvaluateOperator(ReplicaOperator):
         launch = super()._launch(context, devices, replica)
         variables = {"AIRFLOW_TF_CANDIDATES": json.dumps(aggregated["candidates"])}
         return dataclasses.replace(launch, environment=launch.environment | variables)
+
+    def _session_config(self, value: Any, devices: ConfigContext, context: Context, replica: int) -> ValidatedConfig:  # noqa: ANN401 (rendered)
+        """Check what the training's replicas are all given: nothing here is in their cluster."""
+        return super()._session_config(common_part(value), devices, context, replica)
 
     def _result(self, context: Context, folder: Path, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
         super()._result(context, folder, outcome, devices)

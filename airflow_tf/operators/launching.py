@@ -20,8 +20,8 @@ from airflow_tf.core.launch import CLUSTER_VARIABLE, Plan, ReplicaLaunch
 from airflow_tf.core.ledger import ReplicaRecord
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.matching import suits
-from airflow_tf.core.session_config import ConfigContext, ValidatedConfig, validate
-from airflow_tf.core.session_config.roles import for_role
+from airflow_tf.core.session_config import ConfigContext, ValidatedConfig
+from airflow_tf.core.session_config.files import names_file
 from airflow_tf.core.session_config.types import Api
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import coerce
@@ -36,6 +36,7 @@ from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
+from airflow_tf.operators.config_file import render_config_file, validate_config
 from airflow_tf.storage.sharding import Part, fill, plan_shares
 
 log = logging.getLogger(__name__)
@@ -74,13 +75,11 @@ class LaunchingOperator(DeviceSeeker):
         "kill_grace_seconds",
         "start_timeout",
         "progress_timeout",
+        "evaluator_grace",
         "memory_limit",
         "initial_checkpoint",
         "upload",
     )
-    template_ext: Sequence[str] = (".yaml", ".yml", ".json", ".pbtxt", ".j2")
-    """Endings of files that a field may name instead of its value, like ``session_config="session.pbtxt"``."""
-
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "session_config": "json",
         "arguments": "json",
@@ -99,6 +98,7 @@ class LaunchingOperator(DeviceSeeker):
         success: str | Mapping[str, int] = ALL,
         start_timeout: float | str = 300.0,
         progress_timeout: float | str | None = None,
+        evaluator_grace: float | str = 600.0,
         memory_limit: int | str | None = None,
         arguments: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
@@ -123,6 +123,7 @@ class LaunchingOperator(DeviceSeeker):
         self.success = success
         self.start_timeout = start_timeout
         self.progress_timeout = progress_timeout
+        self.evaluator_grace = evaluator_grace
         self.memory_limit = memory_limit
         self.arguments = arguments
         self.environment = environment
@@ -147,12 +148,24 @@ class LaunchingOperator(DeviceSeeker):
         jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
         seen_oids: set[int],
     ) -> None:
-        """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses)."""
+        """Render with ``replica`` and ``inputs`` beside Airflow's variables (Airflow's own hook for subclasses).
+
+        A session config may be a file. That is not left to ``template_ext``, which would take any text in ``inputs`` or
+        ``arguments`` with such an ending for a file.
+        """
+        variables: Any = {**context, **self._variables(context, self.replica)}
         if parent is self:
             self._unrendered = {name: getattr(self, name) for name in _PER_REPLICA}
             self._jinja_env = jinja_env
-        variables: Any = {**context, **self._variables(context, self.replica)}
+            template_fields = [name for name in template_fields if name != "session_config"]
+            self.session_config = self._rendered("session_config", self.session_config, variables)
         super()._do_render_template_fields(parent, template_fields, variables, jinja_env, seen_oids)
+
+    def _rendered(self, name: str, value: Any, variables: Any) -> Any:  # noqa: ANN401 (any field)
+        assert self._jinja_env is not None
+        if name == "session_config" and names_file(value):
+            return render_config_file(value, variables, self._jinja_env)
+        return self.render_template(value, variables, self._jinja_env)
 
     def _variables(self, context: Context, replica: int) -> dict[str, Any]:
         """Return what templates may use besides Airflow's variables."""
@@ -169,10 +182,7 @@ class LaunchingOperator(DeviceSeeker):
             return {name: getattr(self, name) for name in _PER_REPLICA}
         variables: Any = {**context, **self._variables(context, replica)}
         try:
-            return {
-                name: self.render_template(value, variables, self._jinja_env)
-                for name, value in self._unrendered.items()
-            }
+            return {name: self._rendered(name, value, variables) for name, value in self._unrendered.items()}
         except jinja2.TemplateError as error:
             what = f"a template of task {self.task_id} cannot be rendered for replica {replica}"
             raise TemplateError(what, str(error)) from error
@@ -239,7 +249,8 @@ class LaunchingOperator(DeviceSeeker):
         """Check the session config of one replica: that for all, with what its role is given instead."""
         roles = self._plan(context).roles
         role = tasks(roles)[replica].role if roles else None
-        return validate(for_role(value, role, tuple(roles)), dataclasses.replace(devices, roles=tuple(roles)))
+        context_of_role = dataclasses.replace(devices, roles=tuple(roles))
+        return validate_config(value, self._unrendered.get("session_config"), role, context_of_role)
 
     def _plan(self, context: Context) -> Plan:
         """Say how the replicas belong together.
@@ -257,6 +268,7 @@ class LaunchingOperator(DeviceSeeker):
             restarts=int(coerce(self.restarts, "int", "restarts")),
             start_timeout_seconds=parse_seconds(self.start_timeout),
             progress_timeout_seconds=_limit("progress_timeout", self.progress_timeout, parse_seconds),
+            evaluator_grace_seconds=parse_seconds(self.evaluator_grace),
         )
 
     def _config_context(self, settings: Settings) -> ConfigContext:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from airflow.sdk import Context
+
+from airflow_tf.hooks.links import TensorBoardLink, TrainingLink, show_links
+from airflow_tf.hooks.telemetry import measured
 from airflow_tf.operators.replica import ReplicaOperator
 
 
@@ -26,6 +32,7 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param progress_timeout: a program that gets no further for so long is ended with the stacks of all its threads
         in its output, as a failure that ``restarts`` may cure. Progress is a reported step or a change of a
         checkpoint's files; of a program that reports no steps, output. By default none is ended for this.
+    :param evaluator_grace: time that an evaluator has for the last checkpoint when the training has ended.
     :param memory_limit: most memory of the host that a replica may use. Refused where cgroups are not delegated.
     :param initial_checkpoint: ``{"source": uri, "hdfs_conn_id": …}`` of the checkpoint to begin with: a prefix, a
         published version, or ``<base>/latest``.
@@ -35,7 +42,9 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param allow_from_scratch: begin from scratch where checkpoints exist but cannot be read, or none is published.
     :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": way | None, "require_success": bool,
         "digest": …}``, staged if they are not; with the ``digest`` of the staging task's XCom nothing else is taken.
-    :param session_config: TensorFlow's ``ConfigProto`` by its own field names.
+    :param session_config: TensorFlow's ``ConfigProto`` by its own field names, with parts for ``chief``, ``worker``,
+        ``ps`` or ``evaluator``; or the name of a file with it (``.yaml``, ``.json``, ``.pbtxt``, perhaps with ``.j2``
+        after it), relative to the DAG file, which is rendered for each replica.
     :param api: ``tf2``, ``v1`` or ``auto``: which kind of program the session config must reach.
     :param python: the training interpreter, by default Airflow's own.
     :param start_method: ``zygote`` (fork after one import of TensorFlow) or ``spawn``.
@@ -51,3 +60,14 @@ class TensorFlowTrainOperator(ReplicaOperator):
     """
 
     ui_color = "#f6c85f"
+    operator_extra_links = (TrainingLink(), TensorBoardLink())
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Show where one looks on; stage what is missing, take the devices, look after the replica to its end."""
+        show_links(self, context["ti"])
+        return super().execute(context)
+
+    def _run(self, context: Context) -> dict[str, Any]:
+        with measured("train", context) as step:
+            step.tell(replica=self.replica)
+            return super()._run(context)

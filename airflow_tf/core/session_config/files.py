@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 from google.protobuf import json_format, text_format
@@ -32,6 +32,30 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def names_file(value: object) -> TypeGuard[str]:
+    """Tell whether a session config is given as the name of a file: one line, no template, with a known ending."""
+    known = (*_YAML, *TEXT_FORMAT, *_TEMPLATE)
+    return isinstance(value, str) and "\n" not in value and not is_template(value) and value.endswith(known)
+
+
+def form_of(name: str) -> str:
+    """Return the ending that tells a file's form, before one of a template; empty where there is none.
+
+    :raises SessionConfigError: if it is of no form that a session config can have.
+    """
+    endings = [ending for ending in Path(name).suffixes if ending not in _TEMPLATE][-1:]
+    for ending in endings:
+        if ending not in _YAML | TEXT_FORMAT:
+            known = ", ".join(sorted(_YAML | TEXT_FORMAT))
+            raise SessionConfigError(name, f"its ending {ending} names no known form", f"Known are {known}.")
+    return "".join(endings)
+
+
+def in_file(name: str, error: SessionConfigError) -> SessionConfigError:
+    """Return the error of a config with the name of the file that it comes from."""
+    return SessionConfigError(f"{name}: {error.what}", error.why, error.todo)
+
+
 def read_file(file: Path, variables: dict[str, Any]) -> Any:  # noqa: ANN401 - judging it is the caller's task
     """Read a session config from a file whose ending tells its form; ``.j2`` after it is allowed.
 
@@ -46,11 +70,7 @@ def read_file(file: Path, variables: dict[str, Any]) -> Any:  # noqa: ANN401 - j
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise SessionConfigError(str(file), str(reason), "Give a file with a session config.") from error
-    suffixes = [suffix for suffix in file.suffixes if suffix not in _TEMPLATE]
-    form = suffixes[-1] if suffixes else ""
-    if form and form not in _YAML | TEXT_FORMAT:
-        known = ", ".join(sorted(_YAML | TEXT_FORMAT))
-        raise SessionConfigError(str(file), f"its ending {form} names no known form", f"Known are {known}.")
+    form = form_of(str(file))
     if is_template(text) and ("{%" in text or form in TEXT_FORMAT or file.suffix in _TEMPLATE):
         try:
             text = render(text, variables, file.name)

@@ -35,6 +35,12 @@ def for_role(value: Any, role: str | None, roles: Collection[str]) -> Any:  # no
     return common if own is None else _overlay(common, own)
 
 
+def common_part(value: Any) -> Any:  # noqa: ANN401 - judged afterwards
+    """Return a session config without the parts for roles: what a program is given that is in no cluster."""
+    config = parse_text(value) if isinstance(value, str) else value
+    return {k: v for k, v in config.items() if k not in ROLE_KEYS} if isinstance(config, Mapping) else config
+
+
 def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for key, item in above.items():
