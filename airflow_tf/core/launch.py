@@ -79,6 +79,7 @@ class Plan:
     :param start_timeout_seconds: time within which every member of a gang must have joined it.
     :param progress_timeout_seconds: longest time without progress; None: never ended for it.
     :param evaluator_grace_seconds: time that an evaluator has for the last checkpoint when the training has ended.
+    :param early_stop: of trials, the fields of :class:`airflow_tf.core.sweep.MedianRule`; None: none is stopped early.
     """
 
     strategy: str = "independent"
@@ -89,6 +90,7 @@ class Plan:
     start_timeout_seconds: float = 300.0
     progress_timeout_seconds: float | None = None
     evaluator_grace_seconds: float = 600.0
+    early_stop: dict[str, Any] | None = None
 
     @property
     def is_gang(self) -> bool:

@@ -54,6 +54,7 @@ class ExitCause(StrEnum):
     STOPPED = "stopped"
     MARKED = "marked"
     CANCELLED = "cancelled"
+    STOPPED_EARLY = "stopped_early"
     INFRASTRUCTURE = "infrastructure"
 
     @property
@@ -87,4 +88,5 @@ _FINAL_CAUSES = {
     ExitCause.CUDA_OOM,
     ExitCause.MARKED,
     ExitCause.CANCELLED,
+    ExitCause.STOPPED_EARLY,
 }

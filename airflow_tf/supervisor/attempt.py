@@ -55,11 +55,20 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Why an attempt must end although its processes live, as a watchdog found; ``replica`` is at fault."""
+    """Why an attempt must end although its processes live, as a watchdog found; ``replica`` is at fault.
+
+    ``is_success`` where nobody is: there is nothing to be gained from going on.
+    """
 
     replica: int
     cause: ExitCause
     message: str
+    is_success: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the replica is told, but for what it leaves behind."""
+        return Outcome(AttemptState.SUCCEEDED if self.is_success else AttemptState.FAILED, self.cause, self.message)
 
 
 @dataclass(frozen=True, slots=True)

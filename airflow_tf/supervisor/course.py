@@ -221,5 +221,5 @@ class Course:
             self._plan,
             by_number,
             stop=None if order is None else Outcome(AttemptState.STOPPED, order.cause, order.reason),
-            alarm=None if alarm is None else (alarm.replica, Outcome(AttemptState.FAILED, alarm.cause, alarm.message)),
+            alarm=None if alarm is None else (alarm.replica, alarm.outcome),
         )

@@ -24,6 +24,7 @@ from airflow_tf.core.ledger import GangLedger, Orders, Outcome
 from airflow_tf.core.policy import LINGER_SECONDS
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import CLEARED_REASON, ExitCause, cause_of_stop
+from airflow_tf.core.sweep import MedianRule
 from airflow_tf.devices.locks import DeviceLock
 from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor import results
@@ -31,6 +32,7 @@ from airflow_tf.supervisor.acquire import take_devices
 from airflow_tf.supervisor.attempt import ReplicaRun, StopOrder, Watchdog
 from airflow_tf.supervisor.drive import Drive
 from airflow_tf.supervisor.health import Caretaker, DeviceWatch, gpu_look, holds_gpus, wait_memory_gone
+from airflow_tf.supervisor.median import MedianWatch
 from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, reap_adopted, spawn
 from airflow_tf.supervisor.progress import ProgressWatch
 from airflow_tf.supervisor.protocol import MAX_LINE_BYTES, Connection, attach_from_json
@@ -219,6 +221,8 @@ class GangSupervisor:
         found: list[Watchdog] = []
         if plan.progress_timeout_seconds is not None:
             found.append(ProgressWatch(plan.progress_timeout_seconds))
+        if plan.early_stop is not None:
+            found.append(MedianWatch(MedianRule(**plan.early_stop), self._folder))
         if any(holds_gpus(member) for member in members.values()):
             found.append(DeviceWatch(members, self._look))
         return found

@@ -1,0 +1,78 @@
+"""Trials that are stopped early by the median rule, as scripts without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_tf.core.launch import METRICS_FILE
+from airflow_tf.core.states import AttemptState, ExitCause
+from airflow_tf.core.sweep import MedianRule
+from airflow_tf.supervisor.median import CurveReader, MedianWatch
+from tests.supervisor.harness import Gang, write_checkpoint
+
+REPORT = """
+import json, os, time
+def report(step, loss):
+    with open(os.environ["AIRFLOW_TF_METRICS_FILE"], "a") as file:
+        file.write(json.dumps({"step": step, "loss": loss}) + "\\n")
+"""
+ENDS = REPORT + "for step in range(1, 4): report(step, 1.0)\n"
+HOPELESS = REPORT + "report(1, 1.0)\nreport(2, 9.0)\ntime.sleep(300)\n"
+RULE = {"metric": "loss", "mode": "min", "min_steps": 2, "min_trials": 2}
+
+
+def attempt_of(folder: Path, replica: int, text: str, *, generation: int = 1, attempt: int = 1) -> Path:
+    found = folder / f"replica-{replica}" / f"generation-{generation}" / f"attempt-{attempt}"
+    found.mkdir(parents=True, exist_ok=True)
+    with (found / METRICS_FILE).open("a") as file:
+        file.write(text)
+    return found
+
+
+def test_a_curve_is_read_on_as_it_grows_over_the_attempts_of_a_generation(tmp_path: Path) -> None:
+    reader, folder = CurveReader("loss"), tmp_path / "replica-0" / "generation-1"
+    assert reader.read(folder) == {}
+    attempt_of(tmp_path, 0, '{"step": 1, "loss": 4.0}\n{"step": 2, "loss": 3.0}\n{"step": 3, "lo')
+    assert reader.read(folder) == {1: 4.0, 2: 3.0}
+    attempt_of(tmp_path, 0, 'ss": 2.0}\n{"loss": 1.0}\n[]\n{"step": 4, "loss": null}\n{"step": 5, "loss": NaN}\n')
+    curve = reader.read(folder)
+    assert list(curve) == [1, 2, 3, 5]
+    attempt_of(tmp_path, 0, '{"step": 3, "loss": 8.0}\n', attempt=2)
+    assert reader.read(folder)[3] == 8.0
+
+
+def test_a_trial_is_compared_with_the_newest_generation_of_the_others(tmp_path: Path) -> None:
+    watch = MedianWatch(MedianRule("loss", min_trials=1), tmp_path)
+    own = attempt_of(tmp_path, 0, '{"step": 1, "loss": 5.0}\n')
+    (tmp_path / "replica-2").mkdir()  # it has not begun
+    assert watch.look(own) == ""
+    attempt_of(tmp_path, 1, '{"step": 1, "loss": 1.0}\n', generation=9)
+    attempt_of(tmp_path, 1, '{"step": 1, "loss": 9.0}\n', generation=10)
+    assert watch.look(own) == ""
+    attempt_of(tmp_path, 1, '{"step": 1, "loss": 2.0}\n', generation=11)
+    assert "its loss 5 is worse than 2" in watch.look(own)
+
+
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_trial_that_is_worse_than_the_others_is_stopped_and_succeeds(make_gang: Callable[..., Gang]) -> None:
+    gang = make_gang(count=3)
+    for number in range(2):
+        assert gang.start(ENDS, replica=number, early_stop=RULE).end().state is AttemptState.SUCCEEDED
+    saved = gang.folder / "replica-2" / "generation-1" / "checkpoints"
+    saved.mkdir(parents=True)
+    write_checkpoint(saved / "ckpt-1")
+    watch = gang.start(HOPELESS, replica=2, early_stop=RULE, restarts=3)
+    outcome = watch.end()
+    why = "stopped early: at step 2 its loss 9 is worse than 1, the median of 2 other trials"
+    assert (outcome.state, outcome.cause, outcome.message) == (
+        AttemptState.SUCCEEDED,
+        ExitCause.STOPPED_EARLY,
+        why,
+    )
+    assert (outcome.metrics, outcome.checkpoint) == ({"step": 2, "loss": 9.0}, str(saved / "ckpt-1"))
+    assert why in watch.infos
+    record = gang.ledger.replicas(gang.key)[2]
+    assert (record.attempts, record.outcome) == (1, outcome)
