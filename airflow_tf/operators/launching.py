@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import jinja2
@@ -87,6 +88,9 @@ class LaunchingOperator(DeviceSeeker):
         "inputs": "json",
     }
 
+    _unrendered: Mapping[str, Any] = MappingProxyType({})
+    _jinja_env: jinja2.Environment | None = None
+
     def __init__(  # noqa: PLR0913 (the declaration's train section, one argument per key)
         self,
         *,
@@ -137,8 +141,6 @@ class LaunchingOperator(DeviceSeeker):
         self.upload = upload
         self.fresh = fresh
         self.allow_from_scratch = allow_from_scratch
-        self._unrendered: dict[str, Any] = {}
-        self._jinja_env: jinja2.Environment | None = None
 
     def _do_render_template_fields(
         self,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import keras  # noqa: TID253 (a training program)
 import tensorflow as tf  # noqa: TID253 (a training program)
 
 from airflow_tf import runtime
+
+EPOCHS = int(os.environ.get("EPOCHS", "10"))
 
 run = runtime.context()
 strategy = runtime.strategy()
@@ -14,13 +18,22 @@ data = tf.data.Dataset.from_tensor_slices((x, tf.linalg.matvec(x, [1.0, 2.0, 3.0
 with strategy.scope():
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
+checkpoint = tf.train.Checkpoint(model=model)
+manager = tf.train.CheckpointManager(checkpoint, str(run.checkpoint_dir), max_to_keep=2)
 first = 0
 if run.resume_from:
-    tf.train.Checkpoint(model=model).restore(run.resume_from).expect_partial()
+    checkpoint.restore(run.resume_from).expect_partial()
     first = int(model.optimizer.iterations.numpy()) // len(data)
-history = model.fit(data, initial_epoch=first, epochs=10, verbose=0).history
-tf.train.Checkpoint(model=model).save(str(run.checkpoint_dir / "ckpt"))
-run.report(int(model.optimizer.iterations.numpy()), loss=history["loss"][-1])
+print("first epoch", first, flush=True)
+
+
+def save(epoch, logs):
+    manager.save(checkpoint_number=epoch + 1)
+    run.report(int(model.optimizer.iterations.numpy()), loss=logs["loss"])
+
+
+callback = keras.callbacks.LambdaCallback(on_epoch_end=save)
+model.fit(data, initial_epoch=first, epochs=EPOCHS, verbose=0, callbacks=[callback])
 devices = sorted(value.device for value in strategy.experimental_local_results(model.weights[0].value))
 print("devices", len(devices), len(set(devices)), flush=True)
 print("result", strategy.num_replicas_in_sync, model.get_weights()[0].ravel().tolist(), flush=True)

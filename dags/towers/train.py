@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf  # noqa: TID253 (a training program)
 
-STEPS = 100
+STEPS = int(os.environ.get("STEPS", "100"))
 DEVICES = os.environ.get("TOWERS", "/gpu:0,/gpu:1").split(",")
 FOLDER = os.environ.get("AIRFLOW_TF_CHECKPOINT_DIR", "checkpoints")
 
@@ -45,8 +45,12 @@ with tf.Session() as session:
     if resume_from:
         saver.restore(session, resume_from)
     print("total", session.run(total).tolist())
-    while session.run(step) < STEPS:
-        session.run(train)
     Path(FOLDER).mkdir(parents=True, exist_ok=True)
-    saver.save(session, f"{FOLDER}/ckpt", global_step=step)
+    number = session.run(step)
+    print("first step", number, flush=True)
+    while number < STEPS:
+        session.run(train)
+        number = session.run(step)
+        if number % 20 == 0 or number == STEPS:
+            saver.save(session, f"{FOLDER}/ckpt", global_step=step)
     print("weights", session.run(weights).tolist())

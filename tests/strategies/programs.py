@@ -19,3 +19,17 @@ def slowed(text: str, line: str, seconds: float = 0.02) -> str:
     """Let a program rest after ``line``, which is one step of it."""
     assert text.count(f"{line}\n") == 1, f"no single line {line!r}"
     return text.replace(f"{line}\n", f"{line}; __import__('time').sleep({seconds})\n")
+
+
+def late(text: str, role: str = "", index: int = 0, seconds: float = 3.0) -> str:
+    """Let one member of a cluster (without one: the program) come late to the first attempt."""
+    task = {"type": role, "index": index} if role else None
+    begins = "print('pid', _os.getpid(), flush=True)\n"
+    assert text.count(begins) == 1
+    return text.replace(
+        begins,
+        f"{begins}import json, time\n"
+        f"_task = json.loads(_os.environ.get('TF_CONFIG', '{{}}')).get('task')\n"
+        f"if _task == {task!r} and _os.environ['AIRFLOW_TF_ATTEMPT'] == '1':\n"
+        f"    print('comes late', flush=True)\n    time.sleep({seconds})\n",
+    )
