@@ -83,8 +83,8 @@ def write_events(path: Path, first: int, count: int) -> None:
 def read(path: Path) -> Values:
     """Return step and value of each series by our reader."""
     found: Values = {}
-    for each in read_scalars(path)[0]:
-        found.setdefault(each.tag, []).append((each.step, each.value))
+    for _, step, tag, value in read_scalars(path)[0]:
+        found.setdefault(tag, []).append((step, value))
     return found
 
 

@@ -71,5 +71,5 @@ def _gained(path: Path, offsets: dict[str, int]) -> list[Scalar]:
 
 
 def _lines(scalars: list[Scalar], prefix: str) -> Iterator[str]:
-    for each in scalars:
-        yield json.dumps({"step": each.step, "time": each.wall_time, f"{prefix}{each.tag}": each.value}) + "\n"
+    for wall_time, step, tag, value in scalars:
+        yield json.dumps({"step": step, "time": wall_time, f"{prefix}{tag}": value}) + "\n"

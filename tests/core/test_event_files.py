@@ -7,7 +7,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from airflow_tf.core import event_files
 from airflow_tf.core.checkpoint.wire import MalformedError, extend_crc, mask, put_varint
 from airflow_tf.core.event_files import read_scalars
 from airflow_tf.core.launch import METRICS_FILE
@@ -27,11 +30,14 @@ def value(tag: str, *, simple: float | None = None, tensor: bytes = b"", plugin:
     return data + message(9, message(1, message(1, plugin.encode())))
 
 
-def record(step: int, *values: bytes) -> bytes:
-    event = b"\x09" + struct.pack("<d", 1.5) + b"\x10" + put_varint(step % (1 << 64))
-    event += message(5, b"".join(message(1, each) for each in values))
+def framed(event: bytes) -> bytes:
     length = struct.pack("<Q", len(event))
     return b"".join(part + struct.pack("<I", mask(extend_crc(0, part))) for part in (length, event))
+
+
+def record(step: int, *values: bytes) -> bytes:
+    event = b"\x09" + struct.pack("<d", 1.5) + b"\x10" + put_varint(step % (1 << 64))
+    return framed(event + message(5, b"".join(message(1, each) for each in values)))
 
 
 FLOAT = b"\x08\x01" + message(2, b"") + message(4, struct.pack("<f", 0.5))
@@ -61,6 +67,47 @@ def test_only_scalars_are_read(tmp_path: Path, data: bytes, expected: list[objec
     assert read_scalars(path)[0] == expected
 
 
+PARTS = [
+    b"\x09" + struct.pack("<d", 1.5),
+    b"\x09" + struct.pack("<d", 2.5),
+    b"\x10\x07",
+    b"\x10\x08",
+    b"\x10\x85\x01",
+    b"\x10\x85\x00",  # not the shortest form of 5
+    b"\x90\x00\x07",  # nor is this, of the key
+    b"\x0a\x0812345678",
+    message(5, message(1, value("a", simple=1))),
+    message(5, message(1, value("b", simple=2))),
+    message(5, message(1, value("a", tensor=FLOAT))),
+    message(5, message(1, value("a", tensor=DOUBLE)) + message(1, value("a", tensor=VECTOR))),
+    message(5, message(1, value("a", simple=1)) + message(1, value("a", simple=2))),
+    message(5, message(1, value("a", simple=1) + value("b", tensor=DOUBLE))),
+    b"\x18\x01",
+]
+ORDERLY = st.tuples(*(st.sampled_from(PARTS[first:last]) for first, last in ((0, 2), (2, 7), (8, 14)))).map(list)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(ORDERLY | st.lists(st.sampled_from(PARTS), max_size=5), max_size=12))
+def test_a_record_like_one_before_is_decoded_as_if_it_were_the_first(tmp_path: Path, events: list[list[bytes]]) -> None:
+    path, expected = tmp_path / "events", []
+    for event in events:
+        path.write_bytes(framed(b"".join(event)))
+        expected += read_scalars(path)[0]
+    path.write_bytes(b"".join(framed(b"".join(event)) for event in events))
+    assert read_scalars(path)[0] == expected
+
+
+def test_most_records_are_read_by_the_shape_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, generally = [], event_files._scalars
+    monkeypatch.setattr(event_files, "_scalars", lambda *args: decoded.append(args) or generally(*args))
+    path = tmp_path / "events"
+    series = [value("loss", tensor=FLOAT), value("rate", simple=1), value("x", tensor=DOUBLE)]
+    path.write_bytes(b"".join(record(step, each) for step in range(1, 1000) for each in series))
+    assert len(read_scalars(path)[0]) == 2997
+    assert len(decoded) == 6  # each series, for steps of one byte and of two
+
+
 def test_a_growing_file_is_followed_wherever_it_is_cut(tmp_path: Path) -> None:
     path, whole = tmp_path / "events", b"".join(record(step, value("a", simple=step)) for step in (-1, 0, 1))
     for cut in range(len(whole) + 1):
@@ -68,7 +115,7 @@ def test_a_growing_file_is_followed_wherever_it_is_cut(tmp_path: Path) -> None:
         first, offset = read_scalars(path)
         path.write_bytes(whole)
         second, end = read_scalars(path, offset)
-        assert [each.step for each in first + second] == [-1, 0, 1]
+        assert [step for _, step, _, _ in first + second] == [-1, 0, 1]
         assert end == len(whole)
 
 

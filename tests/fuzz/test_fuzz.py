@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +71,17 @@ def seeds(target: str, folder: Path) -> list[bytes]:
     return [record(scalar) * 2 + record(simple, double), record(simple) + b"\x10\0\0"]
 
 
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(
+        prefix="airflow_tf-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+    ) as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("target", ["index", "entry", "snappy", "state", "events"])
 def test_whatever_the_fuzzer_finds_is_told_as_our_error(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, tmp_path: Path, in_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire.google_crc32c, "extend", lambda _crc, _data: 0)  # as the program does
     corpus, found = tmp_path / "corpus", tmp_path / "found"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import google_crc32c
 
-_MASK_DELTA = 0xA282EAD8
-_UINT32 = 0xFFFFFFFF
+MASK_DELTA = 0xA282EAD8
+UINT32 = 0xFFFFFFFF
 _VARINT_MAX_BYTES = 10
 
 
@@ -23,7 +23,7 @@ def extend_crc(crc: int, data: bytes) -> int:
 
 def mask(crc: int) -> int:
     """Return the form in which a CRC is stored, so that a CRC of data holding CRCs stays strong."""
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & _UINT32
+    return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & UINT32
 
 
 def put_varint(value: int) -> bytes:
