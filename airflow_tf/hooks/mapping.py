@@ -1,10 +1,17 @@
-"""Which replicas a training task is mapped over, read from the parsed DAG."""
+"""What a training task was given and which replicas it is mapped over, read from the parsed DAG."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from airflow_tf.core.errors import DeclarationError
+
+
+def argument_of(dag: Any, task_id: str, name: str, default: Any) -> Any:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Return an argument of a training task, as it was given."""
+    task = dag.get_task(task_id)
+    given = task.partial_kwargs.get(name) if task.is_mapped else getattr(task, name, None)
+    return default if given is None else given
 
 
 def literal_replicas(dag: Any, task_id: str) -> list[int]:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)

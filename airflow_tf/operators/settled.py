@@ -4,21 +4,65 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from airflow.sdk import Context
 
 from airflow_tf.core.cluster import CHIEF
-from airflow_tf.core.errors import CheckpointError
+from airflow_tf.core.errors import AirflowTfError, CheckpointError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import GangLedger, Outcome, ReplicaRecord
+from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import AttemptState
+from airflow_tf.core.units import parse_seconds
 from airflow_tf.core.verdict import ALL, AT_LEAST, LEAD
+from airflow_tf.hooks.airflow_run import TaskRun, task_states
+from airflow_tf.hooks.mapping import argument_of, instance_names
 from airflow_tf.hooks.staging import Log
+from airflow_tf.ledger import open_ledger
 from airflow_tf.supervisor.client import has_supervisor
 
 LOOK_SECONDS = 1.0
 _TODO = "Clear its task to train it again."
 MARGIN_SECONDS = 30.0
 """How long beyond its kill grace a replica may take to end."""
+
+_DEFAULT_GRACE_SECONDS = 30.0
+_LONG_GRACE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a training task has left: its gang, the record of each replica, and the state of each one's instance."""
+
+    key: GangKey
+    records: dict[int, ReplicaRecord]
+    states: dict[int, str]
+
+
+def settle_task(context: Context, settings: Settings, task_id: str, log: Log) -> Settled:
+    """Wait until nothing of a training task of this run is alive, and return what it has left.
+
+    :raises CheckpointError: if a replica is still alive at the deadline.
+    """
+    dag, run = context["dag"], TaskRun.from_context(context)
+    ledger = open_ledger(settings)
+    key = run.gang(ledger.ledger_id, task_id)
+    deadline_seconds = _kill_grace_seconds(dag, task_id) + MARGIN_SECONDS
+    folder = run.folders(settings).gang(key)
+    records = settled_records(ledger, key, folder, deadline_seconds=deadline_seconds, log=log)
+    states = task_states(run.dag_id, run.run_id, task_id)
+    return Settled(key, records, {n: states.get(name) or "" for n, name in instance_names(dag, task_id).items()})
+
+
+def _kill_grace_seconds(dag: Any, task_id: str) -> float:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Return the kill grace of a training task; where it is a template, a long one."""
+    try:
+        return parse_seconds(argument_of(dag, task_id, "kill_grace_seconds", _DEFAULT_GRACE_SECONDS))
+    except AirflowTfError:
+        return _LONG_GRACE_SECONDS
 
 
 def settled_records(
