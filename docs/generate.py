@@ -40,6 +40,7 @@ _NOUNS: list[tuple[Any, str]] = [
     (fields.Entrypoint, "script or function"),
     (dag_fields.Schedule, "cron text, preset or list of asset URIs"),
     (dag_fields.StartDate, "date"),
+    (fields.Version, "`1`"),
 ]
 _LEFT_TO_AIRFLOW = {"deferrable"}
 """Keys whose default in the model is not what counts where they are left out."""
@@ -103,7 +104,7 @@ def _kind(hint: Any, name: str, field: FieldInfo) -> str:  # noqa: ANN401 (any a
     if field.is_required():
         parts.append("required")
     elif is_plain:
-        parts.append(_shown(default))
+        parts.append(f"default {_shown(default)}")
     return ", ".join([*parts, *(["**T**"] if name not in _READ_AT_PARSE and _takes_templates(hint) else [])])
 
 
@@ -125,7 +126,7 @@ def _noun(hint: Any) -> str:  # noqa: ANN401 (any annotation)
     if get_origin(hint) in {Union, UnionType}:
         return " or ".join(dict.fromkeys(_noun(each) for each in get_args(hint) if each is not NoneType))
     if get_origin(hint) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(hint))
+        return f"one of {', '.join(f'`{value}`' for value in get_args(hint))}"
     if get_origin(hint) is list:
         return f"list of {_noun(get_args(hint)[0])}"
     if get_origin(hint) is dict or (isinstance(hint, type) and issubclass(hint, models.Spec)):

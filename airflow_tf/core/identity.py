@@ -99,7 +99,10 @@ class RunFolders:
 
     def staged(self, input_name: str) -> Path:
         """Folder of read-only links to one staged input; its ``manifest.json`` lies beside it."""
-        return self.root / "inputs" / readable(input_name)
+        name = readable(input_name)
+        if name != input_name:  # ids of groups may make it long: what was cut off must still tell them apart
+            name = f"{name}-{digest(input_name, length=8)}"
+        return self.root / "inputs" / name
 
     def gang(self, key: GangKey) -> Path:
         """Folder of one gang: ``supervisor.lock``, ``supervisor.log`` and the replicas."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_tf.core.checkpoint import verify
 from airflow_tf.core.errors import CheckpointError
-from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.identity import RunFolders, readable
 from airflow_tf.core.settings import Settings
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.staging import Log, ensure_staged
@@ -18,7 +18,12 @@ from airflow_tf.storage.client import latest_version
 
 LATEST = "latest"
 _VERSION, _MODEL = "v=", "model"
-_INPUT = "initial-checkpoint"
+INITIAL_INPUT = "initial-checkpoint"
+
+
+def initial_place(task_id: str) -> str:
+    """Return what a checkpoint to begin with is staged as: trainings of one DAG may begin with different ones."""
+    return f"{INITIAL_INPUT}.{task_id}"
 
 
 def ensure_initial(
@@ -26,6 +31,7 @@ def ensure_initial(
     *,
     hdfs_conn_id: str | None,
     folders: RunFolders,
+    task_id: str,
     settings: Settings,
     log: Log,
     allow_from_scratch: bool = False,
@@ -37,7 +43,7 @@ def ensure_initial(
 
     :raises CheckpointError: if it is damaged, or nothing is published and that does not mean to begin from scratch.
     """
-    prefix = _resolved(source, hdfs_conn_id, folders)
+    prefix = _resolved(source, hdfs_conn_id, folders, task_id)
     if prefix is None:
         if not allow_from_scratch:
             raise CheckpointError(
@@ -47,7 +53,12 @@ def ensure_initial(
         log.warning("nothing is published below %s yet: training begins from scratch", posixpath.dirname(source))
         return None
     staged = ensure_staged(
-        f"{prefix}.*", hdfs_conn_id=hdfs_conn_id, folders=folders, input_name=_INPUT, settings=settings, log=log
+        f"{prefix}.*",
+        hdfs_conn_id=hdfs_conn_id,
+        folders=folders,
+        input_name=initial_place(task_id),
+        settings=settings,
+        log=log,
     )
     local = str(Path(staged.folder) / posixpath.basename(prefix))
     verify(local)
@@ -55,12 +66,12 @@ def ensure_initial(
     return local
 
 
-def _resolved(source: str, hdfs_conn_id: str | None, folders: RunFolders) -> str | None:
+def _resolved(source: str, hdfs_conn_id: str | None, folders: RunFolders, task_id: str) -> str | None:
     """Return the prefix that ``source`` means in this run; what ``latest`` is, the first who asks decides."""
     base, name = posixpath.split(source.rstrip("/"))
     if name != LATEST:
         return posixpath.join(source.rstrip("/"), _MODEL) if name.startswith(_VERSION) else source
-    note = folders.root / "initial_checkpoint"
+    note = folders.root / f"{readable(initial_place(task_id))}.version"
     if not note.exists():
         found = latest_version(base, options=HdfsHook(hdfs_conn_id).storage_options(base))
         if found is None:

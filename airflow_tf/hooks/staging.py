@@ -53,17 +53,22 @@ def ensure_staged(
     )
 
 
+def staged_as(name: str, declared: Any) -> str:  # noqa: ANN401 (before it is rendered it may be a task's XCom)
+    """Return the ``input_name`` of the task that stages an input: trainings of one DAG may call theirs alike."""
+    return str(declared.get("staged_as") or name) if isinstance(declared, Mapping) else name
+
+
 def ensure_all_staged(
     inputs: Mapping[str, Mapping[str, Any]], *, folders: RunFolders, settings: Settings, log: Log
 ) -> dict[str, StagedInput]:
     """Stage every input of a task, unless it is there.
 
-    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "require_success": …, "digest": …}``; with the digest
-        that the staging task returned, nothing else is taken.
+    :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "require_success": …, "digest": …, "staged_as": …}``;
+        with the digest that the staging task returned, nothing else is taken.
     :raises InputError: if the source is not any more what the staging task has copied.
     """
     return {
-        name: _ensure_same(name, declared, folders=folders, settings=settings, log=log)
+        name: _ensure_same(staged_as(name, declared), declared, folders=folders, settings=settings, log=log)
         for name, declared in inputs.items()
     }
 

@@ -322,7 +322,9 @@ class CheckpointPublishOperator(BaseOperator):
                 "evaluation": evaluation,
                 "step": origin.published_step(str(local / "model")),
                 "aggregation": origin.aggregation(aggregated, name),
-                "inputs": origin.staged_inputs(run.folders(settings)),
+                "inputs": origin.staged_inputs(
+                    run.folders(settings), task_id, _argument(dag, task_id, "inputs", None) or {}
+                ),
                 "session_config": _argument(dag, task_id, "session_config", {}),
                 "code": origin.code(entrypoint, Path(dag.fileloc).parent, bundle_version),
                 "packages": origin.packages(),

@@ -36,7 +36,7 @@ from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
 from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
-from airflow_tf.hooks.staging import ensure_all_staged
+from airflow_tf.hooks.staging import ensure_all_staged, staged_as
 from airflow_tf.operators.config_file import render_config_file, validate_config
 from airflow_tf.storage.sharding import Part, fill, plan_shares
 
@@ -172,7 +172,7 @@ class LaunchingOperator(DeviceSeeker):
     def _variables(self, context: Context, replica: int) -> dict[str, Any]:
         """Return what templates may use besides Airflow's variables."""
         folders = TaskRun.from_context(context).folders(load_settings())
-        inputs = {name: str(folders.staged(name)) for name in self.inputs or {}}
+        inputs = {name: str(folders.staged(staged_as(name, spec))) for name, spec in (self.inputs or {}).items()}
         return {"replica": {"index": replica, "count": self._count(context)}, "inputs": inputs}
 
     def _rendered_for(self, context: Context, replica: int) -> dict[str, Any]:
@@ -297,6 +297,7 @@ class LaunchingOperator(DeviceSeeker):
             declared["source"],
             hdfs_conn_id=declared.get("hdfs_conn_id"),
             folders=folders,
+            task_id=self.task_id,
             settings=settings,
             log=self.log,
             allow_from_scratch=self.allow_from_scratch,
@@ -338,7 +339,7 @@ def _inputs_of(
     found = {name: each.folder for name, each in staged.items()}
     for name, planned in shares.items():
         if launch.replica < len(planned):
-            target = folders.root / "shards" / name / f"{launch.replica}-of-{len(planned)}"
+            target = folders.root / "shards" / Path(staged[name].folder).name / f"{launch.replica}-of-{len(planned)}"
             found[name] = str(fill(staged[name], planned[launch.replica], target))
     return found
 

@@ -13,6 +13,9 @@ from airflow_tf.core.checkpoint import BundleReader
 from airflow_tf.core.checkpoint.rules import step_of
 from airflow_tf.core.identity import RunFolders, digest
 from airflow_tf.core.manifest import StagedInput
+from airflow_tf.hooks.initial import INITIAL_INPUT, initial_place
+from airflow_tf.hooks.staging import staged_as
+from airflow_tf.storage.staging import manifest_path
 
 _PACKAGES = ("airflow-tf", "apache-airflow", "tensorflow", "tensorflow-cpu", "keras", "numpy")
 
@@ -34,13 +37,21 @@ def packages() -> dict[str, str]:
     return found
 
 
-def staged_inputs(folders: RunFolders) -> dict[str, dict[str, Any]]:
-    """Return what was staged for a run on this host: source, files, bytes, and a digest of the files' versions."""
+def staged_inputs(folders: RunFolders, task_id: str, inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what was staged for a training on this host: source, files, bytes, and a digest of the files' versions.
+
+    :param inputs: as the task ``task_id`` takes them, before they are rendered.
+    """
+    places = {name: staged_as(name, spec) for name, spec in inputs.items()}
+    places |= {INITIAL_INPUT: initial_place(task_id)}
     found = {}
-    for path in sorted((folders.root / "inputs").glob("*.manifest.json")):
+    for name, place in sorted(places.items()):
+        path = manifest_path(folders.staged(place))
+        if not path.exists():
+            continue
         staged = StagedInput.loads(path.read_text(encoding="utf-8"))
         files = sorted((file.source, file.size, file.mtime_ms, file.crc32c) for file in staged.files)
-        found[path.name.removesuffix(".manifest.json")] = {
+        found[name] = {
             "source": staged.source,
             "files": len(files),
             "bytes": staged.total_bytes,

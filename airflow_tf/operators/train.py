@@ -41,7 +41,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param fresh: every attempt begins with that or from scratch, never with what an earlier attempt has saved.
     :param allow_from_scratch: begin from scratch where checkpoints exist but cannot be read, or none is published.
     :param inputs: name -> ``{"source": uri, "hdfs_conn_id": …, "shard": way | None, "require_success": bool,
-        "digest": …}``, staged if they are not; with the ``digest`` of the staging task's XCom nothing else is taken.
+        "digest": …, "staged_as": …}``, staged if they are not; with the ``digest`` of the staging task's XCom nothing
+        else is taken. ``staged_as`` is that task's ``input_name``, where it is not the name.
     :param session_config: TensorFlow's ``ConfigProto`` by its own field names, with parts for ``chief``, ``worker``,
         ``ps`` or ``evaluator``; or the name of a file with it (``.yaml``, ``.json``, ``.pbtxt``, perhaps with ``.j2``
         after it), relative to the DAG file, which is rendered for each replica.

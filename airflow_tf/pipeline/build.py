@@ -5,6 +5,7 @@ Keys that the file leaves out are not passed on, so each default is written once
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 _OF_ONE_REPLICA = [name for name in DEVICE_FIELDS if name not in {"per_replica", "per_host", "time_limit"}]
 """What the evaluation's own device must be like too."""
 
+FullId = Callable[[str], str]
+"""From the id of a task in its group to the id that it has in the DAG."""
+
 
 def load_dag(file: Path) -> DAG:
     """Read the declaration ``file`` and build its DAG.
@@ -50,33 +54,47 @@ def build_dag(loaded: Loaded) -> DAG:
     with DAG(
         declaration.dag_id,
         schedule=to_schedule(declaration.schedule),
-        default_args=_given(declaration, "owner"),
+        default_args=task_defaults(declaration),
         **_given(declaration, "start_date", "catchup", "max_active_runs"),
         description=declaration.description,
         tags=declaration.tags,
         params={name: to_param(value) for name, value in declaration.params.items()},
-        doc_md=_as_markdown(loaded.document.text),
+        doc_md=as_markdown(loaded.document.text),
     ) as dag:
-        steps: list[Any] = [_stage(declaration)] if declaration.inputs else []
-        steps += [_reserve(declaration), _train(declaration)]
-        if declaration.checkpoints.aggregate != "none":
-            steps.append(_aggregate(declaration))
-        if declaration.evaluate:
-            steps.append(_evaluate(declaration))
-        if declaration.checkpoints.export:
-            steps.append(_export(declaration, declaration.checkpoints.export))
-        if declaration.approval:
-            steps.append(approval_task(declaration, declaration.approval))
-        if declaration.checkpoints.publish:
-            steps.append(_publish(declaration, declaration.checkpoints.publish))
-        for before, after in pairwise(steps):
-            before >> after
-    # The devices of all replicas are held from the start, so all replicas must be able to run at once.
-    dag.max_active_tasks = max(dag.max_active_tasks, declaration.devices.count)
+        add_tasks(declaration, dag, dag.task_group)
     return dag
 
 
-def _as_markdown(text: str) -> str:
+def add_tasks(declaration: Declaration, dag: DAG, group: TaskGroup) -> None:
+    """Add the declared tasks to ``group`` of ``dag``, which must be the current one; they find each other by its ids.
+
+    The devices of all replicas are held from the start, so all of them must be able to run at once: the DAG allows it.
+    """
+    full_id: FullId = group.child_id
+    steps: list[Any] = [_stage(declaration, full_id)] if declaration.inputs else []
+    steps += [_reserve(declaration, full_id), _train(declaration, full_id)]
+    if declaration.checkpoints.aggregate != "none":
+        steps.append(_aggregate(declaration, full_id))
+    if declaration.evaluate:
+        steps.append(_evaluate(declaration, full_id))
+    if declaration.checkpoints.export:
+        steps.append(_export(declaration, declaration.checkpoints.export, full_id))
+    if declaration.approval:
+        steps.append(approval_task(declaration, declaration.approval, full_id("evaluate")))
+    if declaration.checkpoints.publish:
+        steps.append(_publish(declaration, declaration.checkpoints.publish, full_id))
+    for before, after in pairwise(steps):
+        before >> after
+    dag.max_active_tasks = max(dag.max_active_tasks, declaration.devices.count)
+
+
+def task_defaults(declaration: Declaration) -> dict[str, Any]:
+    """Return what all tasks of the declaration get unless they say otherwise."""
+    return _given(declaration, "owner")
+
+
+def as_markdown(text: str) -> str:
+    """Return a declaration as a block of code, which Airflow shows as documentation."""
     fence = "```"
     while fence in text:
         fence += "`"
@@ -88,13 +106,13 @@ def _given(spec: Spec, *names: str) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in names if name in spec.model_fields_set}
 
 
-def _stage(declaration: Declaration) -> TaskGroup:
+def _stage(declaration: Declaration, full_id: FullId) -> TaskGroup:
     with TaskGroup("stage") as group:
         for name, spec in declaration.inputs.items():
             HdfsToLocalOperator(
                 task_id=name,
                 source=spec.uri,
-                input_name=name,
+                input_name=full_id(name),
                 hdfs_conn_id=spec.hdfs_conn_id or declaration.hdfs_conn_id,
                 check=spec.check.model_dump(exclude_unset=True) if spec.check else None,
                 replicas=sharers_of(declaration) if spec.shard else 1,
@@ -110,11 +128,11 @@ def sharers_of(declaration: Declaration) -> int:
     return sharers(train.strategy, plan_roles(train.strategy, train.roles, count), count)
 
 
-def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
+def _reserve(declaration: Declaration, full_id: FullId) -> DeviceAvailabilitySensor:
     devices, base = declaration.devices, declaration.checkpoints.publish
     return DeviceAvailabilitySensor(
         task_id="reserve_devices",
-        for_task="train",
+        for_task=full_id("train"),
         count=devices.count,
         mode="reschedule",
         publish={"destination": base, "hdfs_conn_id": checkpoints_conn_id(declaration)} if base else None,
@@ -122,14 +140,15 @@ def _reserve(declaration: Declaration) -> DeviceAvailabilitySensor:
     )
 
 
-def _inputs(declaration: Declaration, names: list[str]) -> dict[str, dict[str, Any]]:
+def _inputs(declaration: Declaration, names: list[str], full_id: FullId) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "source": declaration.inputs[name].uri,
             "hdfs_conn_id": declaration.inputs[name].hdfs_conn_id or declaration.hdfs_conn_id,
             "shard": declaration.inputs[name].shard,
             # Empty where a user has marked the staging task: then there is nothing to compare with.
-            "digest": f"{{{{ (ti.xcom_pull(task_ids='stage.{name}') or {{}}).get('digest', '') }}}}",
+            "digest": f"{{{{ (ti.xcom_pull(task_ids='{full_id(f'stage.{name}')}') or {{}}).get('digest', '') }}}}",
+            **({} if full_id(name) == name else {"staged_as": full_id(name)}),
             **_given(declaration.inputs[name], "require_success"),
         }
         for name in names
@@ -142,13 +161,13 @@ def _device_timeout(declaration: Declaration) -> dict[str, float]:
     return {} if timeout is None else {"device_timeout": timeout.total_seconds()}
 
 
-def _train(declaration: Declaration) -> Any:  # noqa: ANN401  a mapped operator, whose class Airflow does not export
+def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a mapped operator, whose class Airflow does not export
     train, devices = declaration.train, declaration.devices
     return TensorFlowTrainOperator.partial(
         task_id="train",
         count=devices.count,
         entrypoint=train.entrypoint,
-        inputs=_inputs(declaration, list(declaration.inputs)),
+        inputs=_inputs(declaration, list(declaration.inputs), full_id),
         require_checkpoint=declaration.checkpoints.aggregate != "none",
         map_index_template="replica {{ task.replica }}",
         **_given(devices, *DEVICE_FIELDS),
@@ -204,23 +223,23 @@ def _upload(declaration: Declaration) -> dict[str, Any]:
     return {"upload": place | {"every": checkpoints.upload_every}}
 
 
-def _aggregate(declaration: Declaration) -> CheckpointAggregateOperator:
+def _aggregate(declaration: Declaration, full_id: FullId) -> CheckpointAggregateOperator:
     train, method = declaration.train, declaration.checkpoints.aggregate
     # A replica that is not required ends skipped when it fails; this task counts those that succeeded.
     rule: dict[str, Any] = {} if train.success == ALL else {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
     return CheckpointAggregateOperator(
         task_id="aggregate_checkpoints",
-        from_task="train",
+        from_task=full_id("train"),
         method=method or (CHIEF if train.strategy in GANG_STRATEGIES else AVERAGE),
         **_given(
             declaration.checkpoints, "metric", "mode", "weights", "top", "decay", "last", "not_finite", "optimizer"
         ),
-        **(_soup(declaration) if method == SOUP else {}),
+        **(_soup(declaration, full_id) if method == SOUP else {}),
         **rule,
     )
 
 
-def _soup(declaration: Declaration) -> dict[str, Any]:
+def _soup(declaration: Declaration, full_id: FullId) -> dict[str, Any]:
     """Return how a greedy soup asks the evaluation program itself, and by which of its metrics it decides."""
     evaluate, train = declaration.evaluate, declaration.train
     assert evaluate is not None
@@ -229,7 +248,7 @@ def _soup(declaration: Declaration) -> dict[str, Any]:
     return {
         "metric": evaluate.metric,
         "mode": evaluate.mode,
-        "evaluate": program | {"inputs": _inputs(declaration, names)},
+        "evaluate": program | {"inputs": _inputs(declaration, names, full_id)},
     }
 
 
@@ -243,15 +262,15 @@ def _success(declaration: Declaration) -> dict[str, Any]:
     return {} if success == ALL else {"success": success if isinstance(success, str) else success.model_dump()}
 
 
-def _evaluate(declaration: Declaration) -> CheckpointEvaluateOperator:
+def _evaluate(declaration: Declaration, full_id: FullId) -> CheckpointEvaluateOperator:
     evaluate, train = declaration.evaluate, declaration.train
     assert evaluate is not None
     names = evaluate.inputs if evaluate.inputs is not None else list(declaration.inputs)
     return CheckpointEvaluateOperator(
         task_id="evaluate",
-        from_task="aggregate_checkpoints",
+        from_task=full_id("aggregate_checkpoints"),
         entrypoint=evaluate.entrypoint,
-        inputs=_inputs(declaration, names),
+        inputs=_inputs(declaration, names, full_id),
         **_given(evaluate, "arguments"),
         **_given(train, "environment", "session_config", "api", "python"),
         **_given(declaration.devices, *_OF_ONE_REPLICA),
@@ -259,29 +278,29 @@ def _evaluate(declaration: Declaration) -> CheckpointEvaluateOperator:
     )
 
 
-def _export(declaration: Declaration, spec: ExportSpec) -> CheckpointExportOperator:
+def _export(declaration: Declaration, spec: ExportSpec, full_id: FullId) -> CheckpointExportOperator:
     return CheckpointExportOperator(
         task_id="export",
-        from_task="aggregate_checkpoints",
+        from_task=full_id("aggregate_checkpoints"),
         entrypoint=spec.entrypoint,
-        inputs=_inputs(declaration, list(declaration.inputs)),
+        inputs=_inputs(declaration, list(declaration.inputs), full_id),
         **_given(spec, "arguments"),
         **_given(declaration.train, "environment", "api", "python"),
-        **_judged(declaration.evaluate),
+        **_judged(declaration.evaluate, full_id),
     )
 
 
-def _publish(declaration: Declaration, base: str) -> CheckpointPublishOperator:
+def _publish(declaration: Declaration, base: str, full_id: FullId) -> CheckpointPublishOperator:
     checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
     return CheckpointPublishOperator(
         task_id="publish",
-        from_task="aggregate_checkpoints",
+        from_task=full_id("aggregate_checkpoints"),
         destination=base,
         hdfs_conn_id=checkpoints_conn_id(declaration),
         outlets=[Asset(f"{declaration.dag_id}_model" if is_template(base) else base.rstrip("/"))],
-        export_task="export" if checkpoints.export else None,
+        export_task=full_id("export") if checkpoints.export else None,
         **_keep(checkpoints.keep),
-        **_judged(evaluate),
+        **_judged(evaluate, full_id),
     )
 
 
@@ -292,5 +311,7 @@ def _keep(keep: KeepSpec | None) -> dict[str, Any]:
     return {"keep": rules | {"younger_than_seconds": keep.younger_than.total_seconds()}}
 
 
-def _judged(evaluate: EvaluateSpec | None) -> dict[str, Any]:
-    return {"evaluation_task": "evaluate", "metric": evaluate.metric, "mode": evaluate.mode} if evaluate else {}
+def _judged(evaluate: EvaluateSpec | None, full_id: FullId) -> dict[str, Any]:
+    if evaluate is None:
+        return {}
+    return {"evaluation_task": full_id("evaluate"), "metric": evaluate.metric, "mode": evaluate.mode}

@@ -21,6 +21,9 @@ from airflow_tf.core.units import parse_bytes, parse_percent, parse_seconds, par
 from airflow_tf.storage.options import SCHEMES, StorageOptions
 from airflow_tf.storage.registry import BACKENDS
 
+VERSION = 1
+"""Of the language: it changes when a file would mean something else than before."""
+
 MAX_REPLICAS = 1024
 RESERVED_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG"})
 RESERVED_PREFIX = "AIRFLOW_TF_"
@@ -122,6 +125,13 @@ def _entrypoint(value: str, info: ValidationInfo) -> str:
     return str(script.absolute())
 
 
+def _version(value: object) -> object:
+    if value != VERSION or type(value) is not int:
+        why = f"this airflow_tf reads version {VERSION} of the language"
+        raise refuse(f"{value!r} is no known version", why, f"Write {VERSION}, or install the release that has it.")
+    return value
+
+
 def check_uri(value: str) -> str:
     """Check the literal part of a storage URI, unless a template makes its beginning."""
     text = _TEMPLATE.sub("x", value)
@@ -146,6 +156,7 @@ def _static(value: str) -> str:
 
 
 ReadAtParse = BeforeValidator(_literal)
+Version = Annotated[int, BeforeValidator(_version), WithJsonSchema({"const": VERSION})]
 Text = Annotated[str, Field(min_length=1), ReadAtParse]
 Templated = Annotated[str, Field(min_length=1), AfterValidator(check_templates)]
 Count = Annotated[int, Field(ge=1, le=MAX_REPLICAS), ReadAtParse]

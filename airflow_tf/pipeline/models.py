@@ -32,6 +32,7 @@ from airflow_tf.pipeline.fields import (
     StaticUri,
     Templated,
     Text,
+    Version,
     check_templates,
     check_uri,
     refuse,
@@ -194,6 +195,7 @@ class ApprovalSpec(Spec):
 class Declaration(Spec):
     """A whole ``*.tf.yaml``."""
 
+    version: Version = 1
     extends: Text | None = None
     dag_id: DagId
     schedule: Schedule = None

@@ -12,6 +12,7 @@ from airflow_tf.pipeline.yaml_reader import read_yaml
 from tests.pipeline.declarations import write
 
 WHOLE = """\
+version: 1
 dag_id: churn
 schedule: "@daily"
 start_date: 2026-03-01
