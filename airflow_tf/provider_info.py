@@ -52,6 +52,11 @@ def get_provider_info() -> dict[str, Any]:
         "filesystems": ["airflow_tf.hooks.filesystems"],
         "connection-types": [_HDFS_CONNECTION],
         "config": {"airflow_tf": {"description": "Training with TensorFlow on this host.", "options": _OPTIONS}},
+        "extra-links": [
+            "airflow_tf.hooks.links.TrainingLink",
+            "airflow_tf.hooks.links.TensorBoardLink",
+            "airflow_tf.hooks.links.HdfsBrowserLink",
+        ],
         "cli": ["airflow_tf.cli.get_cli_commands"],
     }
 
@@ -111,6 +116,21 @@ _OPTIONS = {
         "``auto``: supervisors run in systemd scopes of their own where a service would end them; ``off``: never.",
         "string",
         "auto",
+    ),
+    "tensorboard_url": _option(
+        "Address of a TensorBoard over the folder ``runs`` in ``home``, for a link on training tasks. ``{dag_id}``,"
+        " ``{run_id}`` and ``{folder}`` (the run's folder there) are filled in. Empty: no link.",
+        "string",
+        "",
+        "https://tensorboard.example.com/?runFilter={folder}",
+    ),
+    "hdfs_browser_url": _option(
+        "Address at which files of HDFS are shown, for a link on tasks that stage or publish. ``{path}`` and"
+        " ``{authority}`` (host and port, or name service) are filled in. Empty: the NameNode's own browser where the"
+        " URI is one of WebHDFS, else no link.",
+        "string",
+        "",
+        "https://namenode.example.com:9871/explorer.html#{path}",
     ),
     "retention_seconds": _option(
         "How long after their last use ``airflow tf prune`` keeps run folders and rows of the ledger, like ``30d``.",

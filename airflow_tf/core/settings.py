@@ -23,6 +23,8 @@ class Settings:
     :param retention_seconds: how long after their last use run folders and rows of the ledger are kept.
     :param output_bytes: disk that the output of one attempt may take; what is older is compressed, then dropped.
     :param own_scope: ``auto`` starts a supervisor outside the systemd service that would end it, ``off`` does not.
+    :param tensorboard_url: address of a TensorBoard over the run folders; empty: there is none.
+    :param hdfs_browser_url: address at which files of HDFS are shown; empty: known of WebHDFS only.
     """
 
     home: Path
@@ -35,6 +37,8 @@ class Settings:
     retention_seconds: float = 30 * 86400.0
     output_bytes: int = 2**30
     own_scope: str = "auto"
+    tensorboard_url: str = ""
+    hdfs_browser_url: str = ""
 
     @property
     def cache_dir(self) -> Path:

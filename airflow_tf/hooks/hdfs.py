@@ -68,10 +68,13 @@ class HdfsHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask for the root folder, within a time limit; used by Airflow's connection form."""
+        cluster = "this connection"
         try:
-            found = probe("hdfs:///", options=self.storage_options("hdfs:///"))
+            options = self.storage_options("hdfs:///")
+            cluster = options.cluster
+            found = probe("hdfs:///", options=options)
         except AirflowTfError as error:
-            return False, str(error)
+            return False, f"{cluster}: {error}"
         return True, f"the file system answered in {found['seconds']} s"
 
 

@@ -37,6 +37,8 @@ def load_settings() -> Settings:
         retention_seconds=parse_seconds(conf.get(SECTION, "retention_seconds", fallback="") or "30d"),
         output_bytes=_output_bytes(conf.get(SECTION, "output_bytes", fallback="") or "1GiB"),
         own_scope=_own_scope(conf.get(SECTION, "own_scope", fallback="") or "auto"),
+        tensorboard_url=_address("tensorboard_url"),
+        hdfs_browser_url=_address("hdfs_browser_url"),
     )
 
 
@@ -57,6 +59,14 @@ def _output_bytes(text: str) -> int:
 def _own_scope(text: str) -> str:
     if text not in OWN_SCOPES:
         raise DeclarationError(f"[{SECTION}] own_scope is {text!r}", todo=f"Use one of: {', '.join(OWN_SCOPES)}.")
+    return text
+
+
+def _address(option: str) -> str:
+    """Read the address of a link: a link of another scheme could be a script."""
+    text = conf.get(SECTION, option, fallback="").strip()
+    if text and not text.startswith(("http://", "https://")):
+        raise DeclarationError(f"[{SECTION}] {option} is {text!r}", todo="Give an address with http:// or https://.")
     return text
 
 

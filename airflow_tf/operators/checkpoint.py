@@ -23,9 +23,11 @@ from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.hooks.airflow_run import TaskRun, task_states
 from airflow_tf.hooks.carrying import forget
 from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.hooks.links import HdfsBrowserLink
 from airflow_tf.hooks.mapping import instance_names
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
+from airflow_tf.hooks.telemetry import measured
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators import origin
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
@@ -91,7 +93,7 @@ class CheckpointAggregateOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Collect the durable results of the current generation and aggregate them."""
-        with airflow_errors():
+        with measured("aggregate", context) as step, airflow_errors():
             dag = context["dag"]
             strategy = _argument(dag, self.from_task, "strategy", "independent")
             self._check_method(strategy)
@@ -118,6 +120,7 @@ class CheckpointAggregateOperator(BaseOperator):
             evaluation = self._evaluation(Path(dag.fileloc).parent, run.folders(settings), settings)
             aggregation = Aggregation(self._choices(), folder, evaluation)
             candidates, chosen = aggregation.run(found, _metrics(records))
+            step.tell(method=self.method, replicas=len(found))
             self._tell(aggregation, chosen)
             return {
                 "candidates": candidates,
@@ -219,6 +222,7 @@ class CheckpointPublishOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("destination", "hdfs_conn_id")
+    operator_extra_links = (HdfsBrowserLink("destination"),)
     ui_color = "#58a4b0"
 
     def __init__(
@@ -246,7 +250,7 @@ class CheckpointPublishOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Choose, collect the files, publish."""
-        with airflow_errors():
+        with measured("publish", context) as telemetry, airflow_errors():
             ti = context["ti"]
             aggregated, evaluation = pull(ti, self.from_task, self.evaluation_task)
             name = choose(aggregated, evaluation, self.metric, self.mode)
@@ -272,6 +276,7 @@ class CheckpointPublishOperator(BaseOperator):
             )
             self.log.info("published %s (%s %s)", uri, name, metrics)
             step = manifest.origin["step"]
+            telemetry.tell(uri=uri, step=step, **{f"metric.{each}": value for each, value in metrics.items()})
             event = {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest}
             self._announce(context, event | ({"saved_model": f"{uri}/{SAVED_MODEL}"} if exported else {}))
             self._apply_retention()

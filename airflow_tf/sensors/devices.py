@@ -26,6 +26,7 @@ from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker, read_count
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
+from airflow_tf.hooks.telemetry import measured
 from airflow_tf.ledger import open_ledger
 from airflow_tf.storage.client import check_destination
 from airflow_tf.supervisor.acquire import acquire
@@ -81,7 +82,7 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 (Airflow's signature)
         """Look until the devices are reserved or the time is over; then say who holds them."""
-        with self._queue_left(context):
+        with measured("reserve", context), self._queue_left(context):
             if self.publish is not None:
                 self._check_publication(TaskRun.from_context(context), self.publish)
             if self.deferrable and not runs_in_process():
@@ -90,7 +91,7 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:  # noqa: ANN401 (Airflow's signature)
         """Look again after a deferral; a last time after one that Airflow ended at its limit."""
-        with self._queue_left(context):
+        with measured("reserve", context), self._queue_left(context):
             try:
                 return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
             except TaskDeferralTimeout:

@@ -56,7 +56,7 @@ def select(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selecti
             return Selection({posixpath.basename(uri.path): info})
         _add_tree(files, info, uri.path, selection, on_entry)
     else:
-        root = posixpath.dirname(uri.path[: _search_start(uri.path)] + "x")
+        root = fixed_part(uri.path)
         matches = {m.path: m for pattern in expand_braces(uri.path) for m in _match(files, pattern, on_entry)}
         for path in sorted(matches):
             _add(files, matches[path], root, selection, on_entry)
@@ -72,8 +72,7 @@ def select_finished(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -
 
     :raises StorageNotFoundError: also if it is missing.
     """
-    is_glob = _MAGIC.search(uri.path) is not None
-    root = posixpath.dirname(uri.path[: _search_start(uri.path)] + "x") if is_glob else uri.path
+    root = fixed_part(uri.path)
     finished: set[str] = set()
     while True:
         selection = select(files, uri, on_entry)
@@ -99,9 +98,10 @@ def _is_finished(files: FileSystem, folder: str, root: str) -> bool:
     return True
 
 
-def _search_start(path: str) -> int:
+def fixed_part(path: str) -> str:
+    """Return the folder above the first wildcard of a pattern; a path without one as it is."""
     found = _MAGIC.search(path)
-    return found.start() if found else len(path)
+    return path if found is None else posixpath.dirname(path[: found.start()] + "x")
 
 
 def _nothing(uri: Uri, selection: Selection) -> StorageNotFoundError:

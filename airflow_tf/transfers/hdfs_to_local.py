@@ -10,8 +10,10 @@ from airflow.sdk import BaseOperator, Context
 
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.manifest import StagedInput
+from airflow_tf.hooks.links import HdfsBrowserLink, show_links
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
+from airflow_tf.hooks.telemetry import measured
 from airflow_tf.storage.input_check import InputCheck, check_input
 from airflow_tf.storage.sharding import FILES, plan_shares
 from airflow_tf.storage.staging import manifest_path
@@ -39,6 +41,7 @@ class HdfsToLocalOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("source", "hdfs_conn_id", "check")
+    operator_extra_links = (HdfsBrowserLink("source"),)
 
     def __init__(
         self,
@@ -64,6 +67,14 @@ class HdfsToLocalOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Stage into the folder of this run, then check."""
+        show_links(self, context["ti"])
+        with measured("stage", context) as step:
+            summary = self._stage(context)
+            step.tell(source=self.source)
+            step.count(**{amount: summary[amount] for amount in ("files", "copied_bytes", "cached_bytes")})
+            return summary
+
+    def _stage(self, context: Context) -> dict[str, Any]:
         check = None if self.check is None else InputCheck.of(self.check)
         settings = load_settings()
         run = context["ti"]
@@ -86,6 +97,6 @@ class HdfsToLocalOperator(BaseOperator):
             summary |= found
         return summary
 
-    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage | None:  # noqa: ANN401 -- Airflow's own
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any] | None:  # noqa: ANN401 -- Airflow's own
         """Name the source as an input and the staged folder as an output."""
         return None if self._staged is None else staging_lineage(self._staged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.storage.base import Uri
@@ -19,7 +19,7 @@ def dataset_name(uri: str) -> tuple[str, str]:
     return f"{parsed.scheme}://{authority}", parsed.path
 
 
-def staging_lineage(staged: StagedInput) -> OperatorLineage:
+def staging_lineage(staged: StagedInput) -> OperatorLineage[Any, Any]:
     """Describe a staged input: its source with size and number of files, and where it lies on this host."""
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.generated.base import Dataset, InputDataset
@@ -34,7 +34,7 @@ def staging_lineage(staged: StagedInput) -> OperatorLineage:
     )
 
 
-def upload_lineage(local: str, destination: str, sent_bytes: int, files: int) -> OperatorLineage:
+def upload_lineage(local: str, destination: str, sent_bytes: int, files: int) -> OperatorLineage[Any, Any]:
     """Describe an upload: what was sent from this host, and what the destination has got."""
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.generated.base import Dataset, OutputDataset

@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, Context
 
 from airflow_tf.core.units import parse_bytes, parse_whole
 from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.hooks.links import HdfsBrowserLink
 from airflow_tf.storage.client import upload
 from airflow_tf.transfers.lineage import upload_lineage
 
@@ -32,6 +33,7 @@ class LocalToHdfsOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("source", "destination", "hdfs_conn_id", "replication", "block_size")
+    operator_extra_links = (HdfsBrowserLink("destination"),)
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class LocalToHdfsOperator(BaseOperator):
         )
         return self._sent
 
-    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage | None:  # noqa: ANN401 -- Airflow's own
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any] | None:  # noqa: ANN401 -- Airflow's own
         """Name the local path as an input and the destination as an output."""
         if self._sent is None:
             return None

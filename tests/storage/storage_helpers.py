@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -15,6 +16,12 @@ from airflow_tf.storage import client
 from airflow_tf.storage.options import StorageOptions
 
 SESSION = "AIRFLOW_TF_TEST_SESSION"  # set by tests/conftest.py, inherited by every process of the session
+
+
+def task_context() -> Any:
+    """Return what of Airflow's context a staging task asks for."""
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="stage", map_index=-1, xcom_push=lambda **_: None)
+    return {"ti": ti}
 
 
 def movers() -> list[psutil.Process]:

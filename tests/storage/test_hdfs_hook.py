@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.storage.base import FileSystem
 from airflow_tf.testing.hdfs import HdfsCluster
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
+from tests.storage.storage_helpers import task_context
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_the_operator_stages_through_a_connection(
     if kind == "hdfs_native":
         assert hook.test_connection()[0]
     operator = HdfsToLocalOperator(task_id="stage", source=f"hdfs://{folder}", hdfs_conn_id="store", input_name="train")
-    result = operator.execute({"ti": SimpleNamespace(dag_id="d", run_id="r")})  # type: ignore[arg-type]
+    result = operator.execute(task_context())
     assert (result["files"], result["bytes"]) == (1, 5)
     assert Path(result["folder"], "1.csv").read_bytes() == b"hello"
     assert [file.name for file in StagedInput.loads(Path(result["manifest"]).read_text()).files] == ["1.csv"]

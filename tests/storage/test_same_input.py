@@ -18,6 +18,7 @@ from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.pipeline.build import load_dag
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
 from tests.pipeline.declarations import write
+from tests.storage.storage_helpers import task_context
 
 Environment = pytest.MonkeyPatch
 
@@ -26,7 +27,7 @@ def stage(host: Path, source: Path, environment: Environment) -> str:
     """Run the staging task on a host; return the digest of its XCom."""
     environment.setenv("AIRFLOW__AIRFLOW_TF__HOME", str(host))
     operator = HdfsToLocalOperator(task_id="stage", source=source.as_uri())
-    return str(operator.execute({"ti": SimpleNamespace(dag_id="d", run_id="r")})["digest"])  # type: ignore[arg-type]
+    return str(operator.execute(task_context())["digest"])
 
 
 def train(host: Path, source: Path, digest: str, environment: Environment) -> StagedInput:

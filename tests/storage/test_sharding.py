@@ -7,7 +7,6 @@ import os
 import struct
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import google_crc32c
@@ -21,6 +20,7 @@ from airflow_tf.core.manifest import StagedFile, StagedInput
 from airflow_tf.storage import sharding
 from airflow_tf.storage.sharding import plan_shares, shard
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
+from tests.storage.storage_helpers import task_context
 from tests.storage.test_plan import SIZES, staged
 
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_cut_is_refused_for_a_single_replica_too(
     (tmp_path / "1").write_bytes(content)
     operator = HdfsToLocalOperator(task_id="stage", source=(tmp_path / "1").as_uri(), shard=way)
     with pytest.raises(DeclarationError, match="cannot be split"):
-        operator.execute({"ti": SimpleNamespace(dag_id="d", run_id="r")})  # type: ignore[arg-type]
+        operator.execute(task_context())
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:

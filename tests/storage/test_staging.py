@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import google_crc32c
@@ -27,7 +26,7 @@ from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.sharding import shard
 from airflow_tf.storage.staging import Stager, manifest_path
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
-from tests.storage.storage_helpers import Staging
+from tests.storage.storage_helpers import Staging, task_context
 
 
 def fill(folder: Path, sizes: dict[str, int]) -> None:
@@ -232,4 +231,4 @@ def test_fewer_files_than_replicas_are_refused_when_they_are_staged(
     fill(source, {"1": 10})
     operator = HdfsToLocalOperator(task_id="stage", source=source.as_uri(), replicas=2)
     with pytest.raises(DeclarationError, match="cannot be shared among 2 replicas: it has 1 files"):
-        operator.execute({"ti": SimpleNamespace(dag_id="d", run_id="r")})  # type: ignore[arg-type]
+        operator.execute(task_context())

@@ -1,0 +1,91 @@
+"""Buttons on a task's page: the pages where one looks on while it runs, and afterwards.
+
+Airflow asks for a link when a task has ended; so each is also stored under its key as soon as it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from airflow.configuration import conf
+from airflow.sdk import BaseOperatorLink
+
+from airflow_tf.core.identity import RunFolders
+from airflow_tf.hooks.settings import load_settings
+from airflow_tf.storage.base import Uri
+from airflow_tf.storage.globs import fixed_part
+
+TRAINING_ROUTE = "tf-training-task"
+"""Route of the plugin's page of a task instance."""
+
+
+class TaskLink(BaseOperatorLink):
+    """A link of which everything is known when the task begins."""
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401 (Airflow's own)
+        """Return the address, empty if there is none: Airflow shows no button then."""
+        raise NotImplementedError
+
+
+class TrainingLink(TaskLink):
+    """The page of a replica: its attempts, curves, placement and session config."""
+
+    name = "Training"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 (Airflow's own)
+        """Return the address below that of Airflow's own pages."""
+        base = conf.get("api", "base_url", fallback="/").rstrip("/")
+        parts = ["dags", ti_key.dag_id, "runs", ti_key.run_id, "tasks", ti_key.task_id]
+        if ti_key.map_index is not None and ti_key.map_index >= 0:
+            parts += ["mapped", str(ti_key.map_index)]
+        return "/".join([base, *(quote(part, safe="") for part in parts), "plugin", TRAINING_ROUTE])
+
+
+class TensorBoardLink(TaskLink):
+    """The installation's TensorBoard, where ``[airflow_tf] tensorboard_url`` names one."""
+
+    name = "TensorBoard"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 (Airflow's own)
+        """Return the option with what it asks for filled in."""
+        settings = load_settings()
+        folder = RunFolders(settings.home, ti_key.dag_id, ti_key.run_id).root.name
+        return filled(settings.tensorboard_url, dag_id=ti_key.dag_id, run_id=ti_key.run_id, folder=folder)
+
+
+class HdfsBrowserLink(TaskLink):
+    """Where a NameNode, or another browser of files, shows what a task reads or writes."""
+
+    name = "HDFS"
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 (Airflow's own)
+        """Return the address of the folder; of WebHDFS it is known without an option."""
+        return browser_address(str(getattr(operator, self.field)), load_settings().hdfs_browser_url)
+
+
+def browser_address(uri: str, option: str) -> str:
+    """Return where a browser shows the path of ``uri``, of a pattern the folder above its first wildcard."""
+    parsed = Uri.parse(uri)
+    path = fixed_part(parsed.path)
+    if not option and parsed.scheme in {"webhdfs", "swebhdfs"}:
+        option = f"{'http' if parsed.scheme == 'webhdfs' else 'https'}://{parsed.authority}/explorer.html#{{path}}"
+    return "" if parsed.scheme == "file" else filled(option, path=path, authority=parsed.authority)
+
+
+def filled(template: str, **values: str) -> str:
+    """Return an address with ``{name}`` replaced by quoted values; other braces stay."""
+    for name, value in values.items():
+        template = template.replace(f"{{{name}}}", quote(value))
+    return template
+
+
+def show_links(operator: Any, ti: Any) -> None:  # noqa: ANN401 (Airflow's own)
+    """Store the links of a task that begins, so that its page has them while it runs."""
+    links: Sequence[Any] = operator.operator_extra_links
+    for link in links:
+        ti.xcom_push(key=link.xcom_key, value=link.get_link(operator, ti_key=ti))
