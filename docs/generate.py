@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from airflow_tf.cli import get_cli_commands
 from airflow_tf.cli.init import scaffold
-from airflow_tf.pipeline import dag_fields, fields, models
+from airflow_tf.pipeline import dag_fields, fields, models, session_config
 from airflow_tf.pipeline.schema import declaration_schema, meanings
 from airflow_tf.provider_info import get_provider_info
 
@@ -38,6 +38,7 @@ _NOUNS: list[tuple[Any, str]] = [
     (fields.RunUri, "URI"),
     (fields.StaticUri, "URI"),
     (fields.Entrypoint, "script or function"),
+    (session_config.SessionConfig, "mapping or file"),
     (dag_fields.Schedule, "cron text, preset or list of asset URIs"),
     (dag_fields.StartDate, "date"),
     (fields.Version, "`1`"),

@@ -23,6 +23,7 @@ from airflow_tf.core.identity import GangKey, readable
 from airflow_tf.core.ledger import Refused
 from airflow_tf.core.matching import Offer, choose
 from airflow_tf.core.session_config import validate
+from airflow_tf.core.session_config.files import form_of, names_file, parse_text
 from airflow_tf.core.session_config.roles import for_role
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.templates import has_template, is_template, without_templates
@@ -41,6 +42,7 @@ from airflow_tf.pipeline.declaration import Loaded
 from airflow_tf.pipeline.entrypoints import missing_functions
 from airflow_tf.pipeline.errors import format_path
 from airflow_tf.pipeline.models import InputSpec
+from airflow_tf.pipeline.session_config import read_literal
 from airflow_tf.storage.cache_entries import cache_entries, removable
 from airflow_tf.storage.client import latest_version, measure
 from airflow_tf.supervisor.acquire import this_host
@@ -197,13 +199,24 @@ class Planner:
             if member:
                 row["tf_config"] = cluster_of(roles, addresses, number)
             with self._noting("train.session_config"):
-                given = self._values.render(train.session_config, "train.session_config", self._replica(number))
+                given = self._config(self._replica(number))
                 config = for_role(without_templates(given), member.role if member else None, tuple(roles))
                 checked = validate(config, context)
                 row["session_config"], row["warnings"] = checked.config, list(checked.warnings)
                 row["applied_by"] = {field.path: field.by for field in checked.fields}
             found.append(row)
         return found
+
+    def _config(self, replica: Mapping[str, int]) -> Any:  # noqa: ANN401  any YAML value
+        """Return the session config of a replica as far as it is known; a file that needs a run for it is left out."""
+        key, declared = "train.session_config", self._declaration.train.session_config
+        if not names_file(declared):
+            return self._values.render(declared, key, replica)
+        literal = read_literal(Path(declared))
+        if literal is not None:
+            return self._values.render(literal, key, replica)
+        text = self._values.render(Path(declared).read_text(), key, replica)
+        return {} if is_template(text) else parse_text(text, form_of(declared))
 
     def _python(self) -> str | None:
         python = self._declaration.train.python

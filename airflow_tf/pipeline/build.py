@@ -185,6 +185,7 @@ def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a
         **_given(
             train,
             "progress_timeout",
+            "evaluator_grace",
             "memory_limit",
             "restarts",
             "kill_grace_seconds",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, StartDate
 from airflow_tf.pipeline.fields import (
@@ -33,10 +33,10 @@ from airflow_tf.pipeline.fields import (
     Templated,
     Text,
     Version,
-    check_templates,
     check_uri,
     refuse,
 )
+from airflow_tf.pipeline.session_config import SessionConfig
 
 
 class Spec(BaseModel):
@@ -103,10 +103,11 @@ class TrainSpec(Spec):
     success: Annotated[Literal["all", "chief"] | AtLeast, ReadAtParse] = "all"
     start_timeout: Duration = timedelta(minutes=5)
     progress_timeout: Span | None = None
+    evaluator_grace: Span | None = None
     memory_limit: Size | None = None
     arguments: Arguments = {}
     environment: Environment = {}
-    session_config: Annotated[dict[str, Any], AfterValidator(check_templates)] = {}
+    session_config: SessionConfig = {}
     api: Annotated[Literal["auto", "v1", "tf2"], ReadAtParse] = "auto"
     python: Text | None = None
     start_method: Annotated[Literal["zygote", "spawn"], ReadAtParse] = "zygote"

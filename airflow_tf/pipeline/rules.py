@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from airflow_tf.core.cluster import plan_roles, sharers, trainers
+from airflow_tf.core.cluster import EVALUATOR, plan_roles, sharers, trainers
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.verdict import parse_success
 from airflow_tf.pipeline.dag_fields import to_param
@@ -106,6 +106,9 @@ def _strategy(declaration: Declaration) -> Iterator[Conflict]:
     except DeclarationError as error:
         yield Conflict(where, error.what, error.why, error.todo)
         return
+    if train.evaluator_grace is not None and EVALUATOR not in roles:
+        todo = "Declare one under 'roles', or remove this."
+        yield Conflict(("train", "evaluator_grace"), "there is no evaluator", todo=todo)
     where = ("checkpoints", "aggregate")
     if roles and method not in {None, "chief", "ema", "none"}:
         why = f"the replicas of a {train.strategy} gang train one model, and its chief saves it"
@@ -176,6 +179,7 @@ _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] 
         ("train", "strategy"),
         ("train", "roles"),
         ("train", "success"),
+        ("train", "evaluator_grace"),
         ("devices", "count"),
         ("checkpoints", "aggregate"),
     ),

@@ -179,6 +179,25 @@ def test_each_member_of_a_gang_has_its_task_and_the_config_of_its_role(plan, chu
     assert worker["session_config"] == {"allow_soft_placement": True}
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "threads"),
+    [
+        ("session.yaml", "inter_op_parallelism_threads: '{{ replica.index + 1 }}'", [1, 2]),
+        ("session.pbtxt", "{% if replica.index %}inter_op_parallelism_threads: 7{% endif %}", [None, 7]),
+        ("session.j2", "{% if run_id %}inter_op_parallelism_threads: 7{% endif %}", [None, None]),
+    ],
+)
+def test_a_file_with_the_session_config_is_rendered_as_far_as_it_is_known(plan, churn, name, text, threads):
+    declaration = churn(
+        ("session_config:  # TensorFlow's ConfigProto\n    allow_soft_placement: true", f"session_config: {name}")
+    )
+    (declaration.parent / name).write_text(text)
+    code, row = plan(declaration)
+    assert (code, row["problems"]) == (0, [])
+    assert [each["session_config"].get("inter_op_parallelism_threads") for each in row["train"]["replicas"]] == threads
+    assert [later["needs"] for later in row["later"]] == ([["run_id"]] if threads == [None, None] else [])
+
+
 def test_an_interpreter_and_a_function_that_are_not_there_are_problems(plan, churn):
     code, row = plan(churn(("  arguments:", "  python: /no/such/python\n  arguments:")))
     assert (code, [problem["key"] for problem in row["problems"]]) == (1, ["train.python"])

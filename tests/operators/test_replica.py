@@ -163,6 +163,12 @@ def test_each_role_gets_its_own_session_config() -> None:
         task._session_config({"device_filters": ["/job:master"]}, ConfigContext(api="v1"), context, 0)
 
 
+@pytest.mark.parametrize(("given", "seconds"), [({}, 600.0), ({"evaluator_grace": "20m"}, 1200.0)])
+def test_an_evaluator_has_its_grace(given: dict[str, Any], seconds: float) -> None:
+    task = TensorFlowTrainOperator(task_id="train", replica=0, count=1, entrypoint="/bin/true", **given)
+    assert task._plan({}).evaluator_grace_seconds == seconds  # type: ignore[arg-type]
+
+
 def test_limits_are_off_when_left_out_and_must_be_more_than_nothing() -> None:
     def limits(**given: Any) -> tuple[float | None, int | None]:
         task = TensorFlowTrainOperator(task_id="train", replica=0, count=1, entrypoint="/bin/true", **given)

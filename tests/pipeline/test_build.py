@@ -213,11 +213,12 @@ def test_the_same_file_gives_the_same_serialized_dag(tmp_path):
 
 
 GANG = """dag_id: x
-devices: {count: 3, kind: cpu}
+devices: {count: 4, kind: cpu}
 train:
   entrypoint: train.py
   strategy: async
-  roles: {worker: 1, ps: 1, chief: 1}
+  roles: {worker: 1, ps: 1, chief: 1, evaluator: 1}
+  evaluator_grace: "{{ 20 }}m"
   success: {at_least: 2}
   start_timeout: 2m
   progress_timeout: "{{ 10 }}m"
@@ -230,7 +231,8 @@ def test_a_gang_is_trained_by_its_roles_and_its_chiefs_checkpoint_is_published(t
     dag = load_dag(write(tmp_path, GANG))
     given = dag.get_task("train").partial_kwargs
     assert given["strategy"] == "async"
-    assert given["roles"] == {"worker": 1, "ps": 1, "chief": 1}
+    assert given["roles"] == {"worker": 1, "ps": 1, "chief": 1, "evaluator": 1}
+    assert given["evaluator_grace"] == "{{ 20 }}m"
     assert given["success"] == {"at_least": 2}
     assert given["start_timeout"] == 120.0
     assert given["progress_timeout"] == "{{ 10 }}m"  # rendered when it runs

@@ -38,7 +38,7 @@ def test_a_declaration_needs_a_name_and_a_program_only(tmp_path):
 
 UNKNOWN_IN_TRAIN = (
     'churn.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"? Allowed here: api, '
-    "arguments, deferrable, entrypoint, environment, execution_timeout, kill_grace_seconds, memory_limit, "
+    "arguments, deferrable, entrypoint, environment, evaluator_grace, execution_timeout, kill_grace_seconds, memory_limit, "
     "progress_timeout, python, restarts, retries, retry_delay, roles, session_config, start_method, start_timeout, "
     "strategy, success."
 )
@@ -55,6 +55,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("shard: files", "shard: lines, check: {header: true}"), "7:65: inputs.train.shard: it cannot be lines: the check names a header. Write lines_with_header"),
         (changed("shard: files", "shard: lines_with_header, check: {header: false}"), "7:65: inputs.train.shard: it cannot be lines_with_header"),
         (changed("  retry_delay", "  strategy: async\n  roles: {chief: 1, worker: 1, ps: 1}\n  retry_delay").replace("count: 2", "count: 3").replace("average", "chief"), "7:65: inputs.train.shard: an input cannot be shared in an async gang: the workers read what the chief's program names"),
+        (changed("  retry_delay", "  evaluator_grace: 5m\n  retry_delay"), "20:3: train.evaluator_grace: there is no evaluator. Declare one under 'roles', or remove this"),
         (changed("count: 2", "count: two"), "10:3: devices.count: 'two' is wrong: input should be a valid integer"),
         (changed("count: 2", "count: 2.0"), "devices.count: 2.0 is wrong: input should be a valid integer"),
         (changed("count: 2", "count: yes"), "devices.count: true is wrong: input should be a valid integer"),
