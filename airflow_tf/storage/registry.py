@@ -11,6 +11,7 @@ from airflow_tf.storage.options import SCHEMES, StorageOptions
 BACKENDS = {
     "file": "airflow_tf.storage.local:LocalFileSystem",
     "hdfs": "airflow_tf.storage.hdfs:HdfsFileSystem",
+    "viewfs": "airflow_tf.storage.viewfs:ViewFileSystem",
     "webhdfs": "airflow_tf.storage.webhdfs:WebHdfsFileSystem",
 }
 
@@ -20,10 +21,11 @@ def open_file_system(uri: Uri, options: StorageOptions) -> FileSystem:
 
     :raises DeclarationError: if there is no such backend.
     """
-    if options.backend not in BACKENDS:
+    backend = "viewfs" if (uri.scheme, options.backend) == ("viewfs", "hdfs") else options.backend
+    if backend not in BACKENDS:
         raise DeclarationError(
             f"{uri} has an unknown scheme {options.backend!r}", todo=f"Known are: {', '.join(sorted(SCHEMES))}."
         )
-    module, _, name = BACKENDS[options.backend].partition(":")
+    module, _, name = BACKENDS[backend].partition(":")
     file_system: FileSystem = getattr(importlib.import_module(module), name)(uri, options)
     return file_system

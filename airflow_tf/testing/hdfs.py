@@ -245,7 +245,7 @@ class HdfsCluster:
         deadline = time.monotonic() + self._start_seconds
         while waiting:
             for name in sorted(waiting):
-                running = self._runs(name)
+                running = self.runs(name)
                 if name == NAMENODE and not running:
                     raise AirflowTfError("The NameNode of the test HDFS ended or is paused", self._log_tail(name))
                 if not running or serves(name):
@@ -258,13 +258,14 @@ class HdfsCluster:
                 )
             time.sleep(0.1)
 
-    def _runs(self, name: str) -> bool:
+    def runs(self, name: str) -> bool:
+        """Tell whether a process has neither ended nor been paused."""
         return self._process(name).poll() is None and name not in self._paused
 
     def _serves(self, name: str) -> bool:
         if not is_datanode(name):
             state = self._bean(name, "Hadoop:service=NameNode,name=FSNamesystemState")
-            live = sum(self._runs(other) for other in self._processes if is_datanode(other))
+            live = sum(self.runs(other) for other in self._processes if is_datanode(other))
             reports = self._bean(name, "Hadoop:service=NameNode,name=NameNodeActivity")
             return (
                 state.get("FSState") == "Operational"

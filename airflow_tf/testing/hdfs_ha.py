@@ -108,7 +108,7 @@ class HaHdfsCluster(HdfsCluster):
         shutil.copytree(first, second)  # as -bootstrapStandby would, without a JVM
 
     def _launch(self, name: str) -> None:
-        if name in self._journals and name in self._processes and self._runs(name):
+        if name in self._journals and name in self._processes and self.runs(name):
             return  # they were needed to format
         super()._launch(name)
 

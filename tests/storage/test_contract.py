@@ -26,9 +26,13 @@ from airflow_tf.storage.webhdfs import WebHdfsFileSystem
 from airflow_tf.testing.hdfs import HdfsCluster
 
 ON_HDFS = [pytest.param(name, marks=pytest.mark.hdfs) for name in ("hdfs", "webhdfs")]
+ON_ANY_HDFS = [*ON_HDFS, pytest.param("viewfs", marks=pytest.mark.hdfs)]
 
 
 def open_backend(backend: str, cluster: HdfsCluster, user: str | None = None) -> FileSystem:
+    if backend == "viewfs":
+        table = {"fs.viewfs.mounttable.cluster.link./contract": f"{cluster.uri}/contract/viewed"}
+        return open_file_system(Uri.parse("viewfs://cluster/"), StorageOptions("hdfs", config=table))
     uri = cluster.uri if backend == "hdfs" else cluster.webhdfs_url.replace("http", "webhdfs")
     options = StorageOptions.from_uri(f"{uri}/")
     if user:
@@ -36,7 +40,7 @@ def open_backend(backend: str, cluster: HdfsCluster, user: str | None = None) ->
     return open_file_system(Uri.parse(f"{uri}/"), options)
 
 
-@pytest.fixture(params=["file", *ON_HDFS])
+@pytest.fixture(params=["file", *ON_ANY_HDFS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[FileSystem, str]]:
     """A file system of each kind and an empty folder on it."""
     if request.param == "file":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import requests
 
-from airflow_tf.core.errors import StorageNoSpaceError, StorageUnavailableError
+from airflow_tf.core.errors import StorageNoSpaceError, StoragePermissionError, StorageUnavailableError
 from airflow_tf.storage import client
 from airflow_tf.storage.base import FileSystem
 from airflow_tf.storage.options import StorageOptions
@@ -41,6 +42,17 @@ def test_a_quota_is_named_and_nothing_is_left(
     assert answer.ok, answer.text
     with pytest.raises(StorageNoSpaceError, match=rf"{folder}.*quota"):
         upload(tmp_path / "model", f"{base_uri(kind, hdfs_cluster)}{folder}/model", [])
+    assert list(hdfs.list(folder)) == []
+
+
+@pytest.mark.parametrize("kind", ["hdfs", "webhdfs"])
+def test_a_user_who_may_not_write_is_named_and_nothing_is_left(
+    kind: str, hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str
+) -> None:
+    uri = f"{base_uri(kind, hdfs_cluster)}{folder}/copy"
+    options = replace(StorageOptions.from_uri(uri), user="alice")
+    with pytest.raises(StoragePermissionError, match=rf"(?s){folder}.*alice"):
+        client.upload(Path(__file__), uri, options=options, overwrite=False, on_progress=lambda _text: None)
     assert list(hdfs.list(folder)) == []
 
 
