@@ -41,6 +41,7 @@ _NOUNS: list[tuple[Any, str]] = [
     (session_config.SessionConfig, "mapping or file"),
     (dag_fields.Schedule, "cron text, preset or list of asset URIs"),
     (dag_fields.StartDate, "date"),
+    (models.Callbacks, "name, mapping or list of both"),
     (fields.Version, "`1`"),
 ]
 _LEFT_TO_AIRFLOW = {"deferrable"}

@@ -23,6 +23,7 @@ from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.export import CheckpointExportOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.approval import approval_task
+from airflow_tf.pipeline.callbacks import run_callbacks, task_callbacks
 from airflow_tf.pipeline.dag_fields import to_param, to_schedule
 from airflow_tf.pipeline.declaration import Loaded, load_declaration
 from airflow_tf.pipeline.models import Declaration, EvaluateSpec, ExportSpec, KeepSpec, Spec
@@ -56,6 +57,7 @@ def build_dag(loaded: Loaded) -> DAG:
         schedule=to_schedule(declaration.schedule),
         default_args=task_defaults(declaration),
         **_given(declaration, "start_date", "catchup", "max_active_runs"),
+        **run_callbacks(declaration),
         description=declaration.description,
         tags=declaration.tags,
         params={name: to_param(value) for name, value in declaration.params.items()},
@@ -90,7 +92,7 @@ def add_tasks(declaration: Declaration, dag: DAG, group: TaskGroup) -> None:
 
 def task_defaults(declaration: Declaration) -> dict[str, Any]:
     """Return what all tasks of the declaration get unless they say otherwise."""
-    return _given(declaration, "owner")
+    return _given(declaration, "owner") | task_callbacks(declaration)
 
 
 def as_markdown(text: str) -> str:

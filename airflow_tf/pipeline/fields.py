@@ -144,6 +144,12 @@ def check_uri(value: str) -> str:
     return value
 
 
+def expand_callbacks(value: object) -> object:
+    """Read ``name``, ``{call: name}`` and lists of both as a list of the latter."""
+    items = value if isinstance(value, list) else [value]
+    return [{"call": item} if isinstance(item, str) else item for item in items]
+
+
 def _static(value: str) -> str:
     """Allow only templates that are the same for all runs: Airflow Variables and connections."""
     check_templates(value)

@@ -8,8 +8,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from airflow_tf.pipeline.called import check_callback, check_name
 from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, StartDate
 from airflow_tf.pipeline.fields import (
     Arguments,
@@ -33,7 +43,9 @@ from airflow_tf.pipeline.fields import (
     Templated,
     Text,
     Version,
+    check_templates,
     check_uri,
+    expand_callbacks,
     refuse,
 )
 from airflow_tf.pipeline.session_config import SessionConfig
@@ -193,6 +205,35 @@ class ApprovalSpec(Spec):
     users: Choices | None = None
 
 
+class CallbackSpec(Spec):
+    """A notifier or a function, by its name, and what it is given."""
+
+    call: Annotated[Text, AfterValidator(check_name)]
+    arguments: Annotated[dict[str, Any], AfterValidator(check_templates)] = Field(default={}, validate_default=True)
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "call" in info.data:  # else it is told that this is wrong
+            check_callback(info.data["call"], value)
+        return value
+
+
+Callbacks = Annotated[list[CallbackSpec], BeforeValidator(expand_callbacks)]
+
+
+class CallbacksSpec(Spec):
+    """Who is told what becomes of a run, and of its tasks."""
+
+    on_failure: Callbacks = []
+    on_success: Callbacks = []
+    on_task_execute: Callbacks = []
+    on_task_failure: Callbacks = []
+    on_task_retry: Callbacks = []
+    on_task_skipped: Callbacks = []
+    on_task_success: Callbacks = []
+
+
 class Declaration(Spec):
     """A whole ``*.tf.yaml``."""
 
@@ -204,6 +245,7 @@ class Declaration(Spec):
     catchup: Annotated[bool, ReadAtParse] = False
     max_active_runs: Count | None = None
     owner: Text | None = None
+    callbacks: CallbacksSpec = CallbacksSpec()
     description: Text | None = None
     tags: list[Text] = []
     params: dict[ParamName, ParamValue] = {}

@@ -39,6 +39,7 @@ def declaration_schema() -> dict[str, Any]:
             part["properties"][key]["description"] = _LINK.sub(r"\1", text)
     inputs = schema["properties"]["inputs"]
     inputs["additionalProperties"] = {"anyOf": [{"type": "string", "minLength": 1}, inputs["additionalProperties"]]}
+    _allow_single_callbacks(definitions)
     fields = _fields(config_descriptor(), definitions)
     part = {"type": "object", "additionalProperties": False, "properties": fields}
     definitions["TrainSpec"]["properties"]["session_config"] |= {
@@ -46,6 +47,14 @@ def declaration_schema() -> dict[str, Any]:
         "properties": fields | dict.fromkeys(ROLE_KEYS, part),
     }
     return {"$schema": DRAFT, **_without_titles(schema), "title": "airflow_tf declaration"}
+
+
+def _allow_single_callbacks(definitions: dict[str, Any]) -> None:
+    """Allow a callback by its name alone, and one without a list around it."""
+    one = [{"type": "string", "minLength": 1}, {"$ref": "#/$defs/CallbackSpec"}]
+    for part in definitions["CallbacksSpec"]["properties"].values():
+        del part["type"], part["items"]
+        part["anyOf"] = [*one, {"type": "array", "items": {"anyOf": one}}]
 
 
 @cache

@@ -42,7 +42,8 @@ class Document:
     def locate(self, path: DataPath) -> Position:
         """Return the position of ``path``, or of the nearest key above it that the file has."""
         while path and path not in self.positions:
-            path = path[:-1]
+            alone = tuple(part for part in path if part != 0)  # a list of one may be written without its brackets
+            path = alone if alone in self.positions else path[:-1]
         return self.positions.get(path, Position(1, 1))
 
 

@@ -19,6 +19,16 @@ start_date: 2026-03-01
 catchup: true
 max_active_runs: 2
 owner: ann
+callbacks:
+  on_failure: tests.pipeline.callbacks.page
+  on_success: tests.pipeline.callbacks.page
+  on_task_execute: tests.pipeline.callbacks.page
+  on_task_failure: tests.pipeline.callbacks.page
+  on_task_retry: tests.pipeline.callbacks.page
+  on_task_skipped: tests.pipeline.callbacks.page
+  on_task_success:
+    call: tests.pipeline.callbacks.page
+    arguments: {urgent: true}
 description: Who leaves
 tags: [a]
 params:

@@ -46,10 +46,17 @@ def test_valid_declarations_are_valid(text):
         (changed("allow_growth", "alow_growth"), "$.train.session_config.gpu_options"),
         (changed("allow_soft_placement: true", "allow_soft_placement: 3"), "$.train.session_config.allow_soft_placement"),
         (with_lines("tags: [a, 1]\n"), "$.tags[1]"),
+        (with_lines("version: 2\n"), "$.version"),
+        (with_lines("callbacks: {on_failure: [3]}\n"), "$.callbacks.on_failure"),
     ],
 )  # fmt: skip
 def test_mistakes_that_an_editor_can_see_are_found_where_they_are(text, where):
     assert [error.partition(": ")[0] for error in errors(text)] == [where]
+
+
+@pytest.mark.parametrize("value", ["a.b", "[a.b]", "{call: a.b}", "[a.b, {call: a.b, arguments: {x: [1]}}]"])
+def test_a_callback_may_be_written_in_each_of_its_forms(value):
+    assert errors(with_lines(f"callbacks: {{on_failure: {value}}}\n")) == []
 
 
 @pytest.mark.parametrize("value", ["{{ params.soft }}", "{% if x %}true{% endif %}"])

@@ -1,0 +1,122 @@
+"""Callbacks by name: what may be called, what reaches Airflow, and what is refused where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_tf.pipeline import load_dag, load_declaration, load_task_group
+from airflow_tf.pipeline.called import find_callback
+from airflow_tf.pipeline.errors import InvalidDeclarationError
+from tests.pipeline import callbacks
+from tests.pipeline.declarations import with_lines, write
+
+EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "callbacks.yaml"
+HERE = "tests.pipeline.callbacks"
+
+
+@pytest.fixture(autouse=True)
+def calls():
+    callbacks.CALLS.clear()
+    return callbacks.CALLS
+
+
+def test_the_example_of_the_documentation_is_valid(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    declared = load_declaration(EXAMPLE).declaration.callbacks
+    [mail] = declared.on_failure
+    assert find_callback(mail.call) is SmtpNotifier
+    assert [(each.call, each.arguments) for each in declared.on_task_retry] == [
+        ("oncall.page", {}),
+        ("oncall.page", {"urgent": True}),
+    ]
+
+
+def test_those_of_the_run_reach_the_dag_and_those_of_tasks_every_task(tmp_path, calls):
+    text = with_lines(
+        f"callbacks:\n  on_failure: {HERE}.page\n  on_success: [{HERE}.page]\n  on_task_retry: {HERE}.page\n"
+    )
+    dag = load_dag(write(tmp_path, text))
+    for each in [*dag.on_failure_callback, *dag.on_success_callback]:
+        each({"run_id": "r"})
+    assert calls == [("r", False)] * 2
+    assert [len(task.on_retry_callback) for task in dag.tasks] == [1] * len(dag.tasks)
+    assert not any(task.on_failure_callback for task in dag.tasks)
+    stored = DagSerialization.to_dict(dag)["dag"]
+    assert (stored["has_on_failure_callback"], stored["has_on_success_callback"]) == (True, True)
+    again = DagSerialization.to_dict(load_dag(write(tmp_path, text)))
+    assert json.dumps(again, sort_keys=True) == json.dumps(DagSerialization.to_dict(dag), sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "airflows"),
+    [
+        ("on_task_execute", "on_execute_callback"),
+        ("on_task_failure", "on_failure_callback"),
+        ("on_task_retry", "on_retry_callback"),
+        ("on_task_skipped", "on_skipped_callback"),
+        ("on_task_success", "on_success_callback"),
+    ],
+)
+def test_each_key_of_tasks_reaches_airflows_argument(tmp_path, key, airflows):
+    dag = load_dag(write(tmp_path, with_lines(f"callbacks: {{{key}: {HERE}.page}}\n")))
+    assert [each.name for each in getattr(dag.get_task("train"), airflows)] == [f"{HERE}.page"]
+
+
+def test_a_notifier_renders_its_text_anew_for_each_call(tmp_path, calls):
+    text = with_lines(
+        f"callbacks: {{on_failure: {{call: {HERE}.Told, arguments: {{text: 'run {{{{ run_id }}}}'}}}}}}\n"
+    )
+    dag = load_dag(write(tmp_path, text))
+    [told] = dag.on_failure_callback
+    told({"run_id": "a", "dag": dag})
+    told({"run_id": "b", "dag": dag})
+    assert calls == [("a", "run a"), ("b", "run b")]
+
+
+def test_in_a_group_the_callbacks_of_tasks_are_kept(tmp_path):
+    text = with_lines(f"callbacks: {{on_failure: {HERE}.page, on_task_failure: {HERE}.page}}\n")
+    with DAG("by_hand", schedule=None) as dag:
+        load_task_group(write(tmp_path, text))
+    assert dag.on_failure_callback is None
+    assert len(dag.get_task("churn.train").on_failure_callback) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("{on_fail: a.b}", '28:13: callbacks.on_fail: unknown key. Did you mean "on_failure"? Allowed here: on_failure'),
+        ("{on_failure: page}", "28:13: callbacks.on_failure[0].call: 'page' is not module.name. Give an installed package's notifier"),
+        ("{on_failure: nowhere.page}", "28:13: callbacks.on_failure[0].call: 'nowhere' cannot be imported: ModuleNotFoundError"),
+        (f"{{on_failure: {HERE}.pege}}", f"callbacks.on_failure[0].call: {HERE} has no 'pege'. Did you mean \"page\"?"),
+        (f"{{on_failure: {HERE}.Other}}", f"callbacks.on_failure[0].call: {HERE}.Other is neither a notifier nor a function"),
+        (f"{{on_failure: {HERE}.SETTING}}", "is neither a notifier nor a function"),
+        ("{on_failure: os.system}", "callbacks.on_failure[0].call: os.system is not allowed here: the standard library has no callbacks"),
+        ("{on_failure: subprocess.run}", "subprocess.run is not allowed here"),
+        (f"{{on_failure: {HERE}.run}}", f"{HERE}.run is not allowed here: the standard library has no callbacks"),
+        (f"{{on_failure: {HERE}.system}}", "is neither a notifier nor a function"),
+        (f"{{on_failure: [{HERE}.page, 3]}}", "callbacks.on_failure[1]: 3 is not a mapping"),
+        (f"{{on_failure: {{call: {HERE}.Told}}}}", f"callbacks.on_failure[0].arguments: {HERE}.Told does not take these arguments: "),
+        (f"{{on_failure: {{call: {HERE}.page, arguments: {{urgnt: 1}}}}}}", "It is page(context"),
+        (f"{{on_failure: {{call: {HERE}.page, args: {{}}}}}}", ':63: callbacks.on_failure[0].args: unknown key. Did you mean "arguments"?'),
+        (f"{{on_failure: {{call: {HERE}.Told, arguments: {{text: '{{{{ x'}}}}}}", "malformed template"),
+        (f"{{on_failure: {{call: {HERE}.Told, arguments: {{text: '{{{{ runid }}}}'}}}}}}", "'runid' is not defined. Did you mean \"run_id\"?"),
+        ("{on_failure: '{{ x }}'}", "callbacks.on_failure[0].call: a template is not allowed here"),
+        ("{on_failure: null}", "callbacks.on_failure"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_called_is_an_error_of_the_declaration(tmp_path, value, message):
+    with pytest.raises(InvalidDeclarationError) as caught:
+        load_declaration(write(tmp_path, with_lines(f"callbacks: {value}\n")))
+    assert message in str(caught.value)
+    assert "churn.tf.yaml:28:" in str(caught.value)
+
+
+def test_nothing_is_called_while_a_declaration_is_read(tmp_path, calls):
+    load_dag(write(tmp_path, with_lines(f"callbacks: {{on_failure: {{call: {HERE}.Told, arguments: {{text: x}}}}}}\n")))
+    assert calls == []
