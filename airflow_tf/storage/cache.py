@@ -29,6 +29,7 @@ from airflow_tf.storage.cache_entries import STAMP_NS, cache_entries, checksum, 
 _POLL_SECONDS = 0.1
 _MOST_ROUNDS = 100
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM}
 _JOURNAL = ".done"
 
 Fill = Callable[[IO[bytes], Path], int]
@@ -39,7 +40,7 @@ Fill = Callable[[IO[bytes], Path], int]
 class Entry:
     """A whole file of the cache and its CRC32C."""
 
-    path: Path
+    path: str
     crc32c: int
     was_cached: bool
 
@@ -99,25 +100,26 @@ class Cache:
         """Return the entries that are there of ``keys``, as :meth:`find` does, with one look at each folder."""
         found: dict[str, Entry] = {}
         for prefix in {key[:2] for key in keys}:
-            folder = self._entries / prefix
+            folder = f"{self._entries}/{prefix}"
             try:
                 names = os.listdir(folder)  # noqa: PTH208 -- names, not a hundred thousand paths
             except FileNotFoundError:
                 continue
             for name in names:
                 key = name.partition(".")[0]
-                if key in keys and (entry := self._usable(folder / name)):
+                if key in keys and (entry := self._usable(folder, name)):
                     found[key] = entry
         return found
 
-    def _usable(self, path: Path) -> Entry | None:
-        key, crc32c, boot = path.name.split(".")
+    def _usable(self, folder: str, name: str) -> Entry | None:
+        path = f"{folder}/{name}"
+        key, crc32c, boot = name.split(".")
         with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
-            if boot != self._boot or path.stat().st_mtime_ns != STAMP_NS:
-                if checksum(path, self._tick) != int(crc32c, 16):
-                    path.unlink()
+            if boot != self._boot or os.stat(path).st_mtime_ns != STAMP_NS:  # noqa: PTH116 -- text, as above
+                if checksum(Path(path), self._tick) != int(crc32c, 16):
+                    Path(path).unlink()
                     return None
-                path = path.rename(path.with_name(f"{key}.{crc32c}.{self._boot}"))
+                path = str(Path(path).rename(f"{folder}/{key}.{crc32c}.{self._boot}"))
             stamp(path)
             return Entry(path, int(crc32c, 16), was_cached=True)
         return None
@@ -137,13 +139,14 @@ class Cache:
             if entry.key not in keep:
                 entry.path.unlink(missing_ok=True)
                 total -= entry.size
-        if (free := free_bytes(self._folder)) < need_bytes:
-            raise self._no_space(need_bytes, free)
+        if free_bytes(self._folder) < need_bytes:
+            raise self.no_space(need_bytes)
 
-    def _no_space(self, need_bytes: int, free: int) -> StorageNoSpaceError:
+    def no_space(self, need_bytes: int) -> StorageNoSpaceError:
+        """Return the error that names what is needed and what is free."""
         return StorageNoSpaceError(
             f"The disk of {self._folder} is too small",
-            f"{format_bytes(need_bytes)} are needed, {format_bytes(free)} are free",
+            f"{format_bytes(need_bytes)} are needed, {format_bytes(free_bytes(self._folder))} are free",
             "Free space, or set [airflow_tf] home to a larger disk.",
         )
 
@@ -159,6 +162,21 @@ class Cache:
                 return entry
         raise StorageError(f"{target} was not staged", "the cache loses the file as often as it is copied")
 
+    def adopt(self, key: str, crc32c: int, path: str) -> None:
+        """Make a whole file on the cache's disk the entry of ``key`` too; one that is there meanwhile takes its place.
+
+        :raises OSError: one of ``NO_LINK`` where the file cannot have two names.
+        """
+        entry = self._entry_path(key, crc32c)
+        try:
+            _link(path, entry)
+        except FileExistsError:
+            os.unlink(path)  # noqa: PTH108 -- text: a Path for each of many small files costs as much as its link
+            _link(entry, path)
+
+    def _entry_path(self, key: str, crc32c: int) -> str:
+        return f"{self._entries}/{key[:2]}/{key}.{crc32c:08x}.{self._boot}"
+
     def _write(self, key: str, size: int, fill: Fill) -> Entry:
         path, journal = self._partial / key, self._partial / f"{key}{_JOURNAL}"
         with self._locked(path) as file:
@@ -171,7 +189,7 @@ class Cache:
                 crc32c = fill(file, journal)
                 os.fchmod(file.fileno(), 0o444)
                 stamp(file.fileno())
-                entry = self._entries / key[:2] / f"{key}.{crc32c:08x}.{self._boot}"
+                entry = Path(self._entry_path(key, crc32c))
                 entry.parent.mkdir(mode=0o700, exist_ok=True)
                 journal.unlink(missing_ok=True)  # first: it must never outlive the file of which it speaks
                 path.rename(entry)
@@ -179,9 +197,9 @@ class Cache:
                 if not (_may_continue(error) and journal.exists()):
                     self._drop_partial(key)
                 if isinstance(error, OSError) and error.errno in NO_SPACE:
-                    raise self._no_space(size, free_bytes(self._folder)) from error
+                    raise self.no_space(size) from error
                 raise
-        return Entry(entry, crc32c, was_cached=False)
+        return Entry(str(entry), crc32c, was_cached=False)
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[IO[bytes]]:
@@ -214,28 +232,27 @@ def _is_same(path: Path, file: IO[bytes]) -> bool:
         return False
 
 
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path | str, target: Path | str) -> None:
     """Make ``target`` a hard link to ``source``; a read-only copy where the file systems do not allow a link."""
     try:
-        _link_or_copy(source, target)
-    except FileNotFoundError:
-        if target.parent.exists():
-            raise
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _link_or_copy(source, target)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
+        _link(source, target)
     except OSError as error:
-        if error.errno not in {errno.EXDEV, errno.EMLINK, errno.EPERM}:
+        if error.errno not in NO_LINK:
             raise
         try:
-            _copy(source, target)
+            _copy(Path(source), Path(target))
         except OSError as failure:  # of a write it does not say where
-            target.unlink(missing_ok=True)
+            Path(target).unlink(missing_ok=True)
             raise OSError(failure.errno, failure.strerror, str(target)) from failure
+
+
+def _link(source: Path | str, target: Path | str) -> None:
+    """Make a hard link, and the folder for it if need be; another thread may do so at the same time."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        Path(target).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.link(source, target)
 
 
 def _copy(source: Path, target: Path) -> None:

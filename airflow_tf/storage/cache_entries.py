@@ -51,7 +51,7 @@ def checksum(path: Path, tick: Callable[[], None]) -> int:
     return crc32c
 
 
-def stamp(file: Path | int) -> None:
+def stamp(file: Path | str | int) -> None:
     """Note on a whole file (a path or a descriptor) that it is used now, and that nobody has written to it since."""
     os.utime(file, ns=(time.time_ns(), STAMP_NS))
 

@@ -35,6 +35,7 @@ _DEFAULTS = {
 _JAVA = re.compile(r'RPCError\("([\w.$]+)", "(.*)', re.DOTALL)
 _UNAVAILABLE_TEXTS = ("DataTransferError", "OperationFailed", "All DataNodes failed", "RPC listener disconnected")
 _LONGEST_REASON = 300
+_PACKET_BYTES = 64 << 10
 _HINTS = {
     "RPC listener disconnected": "a cluster with Kerberos does so to a client without hadoop.security.authentication",
     "complete file in time": "a cluster with Kerberos does so to a client without dfs.data.transfer.protection",
@@ -100,8 +101,10 @@ class HdfsFileSystem:
         with self._translated("read", path):
             reader = self._client.read(path)
             length = min(length, len(reader) - offset)  # a range past the end makes the client panic
-            if length > 0:
+            if length > _PACKET_BYTES:
                 yield from reader.read_range_stream(offset, length)
+            elif length > 0:
+                yield reader.read_range(offset, length)  # at once: a stream of one piece costs twice as much
 
     def checksum(self, path: str) -> FileChecksum | None:
         """Return None: the client compares the checksums of all blocks while it reads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from airflow_tf.storage.cache import Cache, Entry, boot_id, link_or_copy
 from airflow_tf.storage.cache_entries import STAMP_NS, cache_entries
 from airflow_tf.storage.crew import Crew
 from airflow_tf.storage.download import Download, Source
-from airflow_tf.storage.globs import Selection, select, select_finished
+from airflow_tf.storage.globs import Selection, fixed_part, select, select_finished
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience, Reporter
+from airflow_tf.storage.small_files import SMALL_BYTES, Batch, SmallFiles, Wanted, batches
 
 WORKERS = 8
 """Ranges and files in flight at once."""
@@ -102,13 +103,15 @@ class Stager:
         if left_out := selection.left_out():
             self.reporter.note(left_out)
         self._check_names(selection)
-        keys = {self._key(info): info.size for info in selection.files.values()}
-        self.cache.remove_abandoned(keys.keys())
-        cached = self.cache.find_all(keys.keys())
-        absent = keys.keys() - cached.keys()
-        missing = sum(keys[key] for key in absent)
-        self.cache.make_room(missing - sum(map(self.cache.allocated_bytes, absent)), keys.keys())
-        count, total = len(selection.files), sum(info.size for info in selection.files.values())
+        wanted = [Wanted(name, info, self._key(info)) for name, info in selection.files.items()]
+        sizes = {file.key: file.info.size for file in wanted}
+        self.cache.remove_abandoned(sizes.keys())
+        cached = self.cache.find_all(sizes.keys())
+        absent = sizes.keys() - cached.keys()
+        missing = sum(sizes[key] for key in absent)
+        if absent:
+            self.cache.make_room(missing - sum(map(self.cache.allocated_bytes, absent)), sizes.keys())
+        count, total = len(wanted), sum(file.info.size for file in wanted)
         self.reporter.note(
             f"staging {count} files, {format_bytes(total)}, of which {format_bytes(missing)} are not in the cache"
         )
@@ -117,7 +120,7 @@ class Stager:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(mode=0o700, parents=True)
         try:
-            staged = self._copy_all(selection, cached, building)
+            staged = self._copy_all(wanted, cached, building)
             result = self._describe(selection, staged, target, time.monotonic() - started)
             found = already_staged(str(self.uri), target)
             if found and found.files == result.files:  # the same again: replicas may be reading from that folder
@@ -135,51 +138,70 @@ class Stager:
     def _key(self, info: FileInfo) -> str:
         return cache_key(self.uri, self.options, info)
 
-    def _copy_all(self, selection: Selection, cached: dict[str, Entry], folder: Path) -> list[_Staged]:
+    def _copy_all(self, wanted: list[Wanted], cached: dict[str, Entry], folder: Path) -> list[_Staged]:
         """Link what is cached, then copy the rest, the largest first: their ranges keep all threads busy to the end."""
         source = Source(self.uri, self.files, self.reporter, self.patience, Crew(WORKERS), boot_id())
+        is_tree = fixed_part(self.uri.path) == self.uri.path
+        copy_small = SmallFiles(source, self.cache, str(folder), is_tree=is_tree)
         staged: list[_Staged] = []
-        absent: list[tuple[str, FileInfo]] = []
-        for name, info in selection.files.items():
-            if linked := self._link(name, info, cached.get(self._key(info)), folder / name):
+        large: list[Wanted] = []
+        small: list[Wanted] = []
+        for file in wanted:
+            if linked := self._link(file, cached.get(file.key), folder):
                 staged.append(linked)
             else:
-                absent.append((name, info))
-        absent.sort(key=lambda pair: (-pair[1].size, pair[0]))
+                (small if file.info.size <= SMALL_BYTES else large).append(file)
+        large.sort(key=lambda file: (-file.info.size, file.name))
 
-        def task(name: str, info: FileInfo) -> Callable[[], None]:
-            return lambda: staged.append(self._copy(source, name, info, folder / name))
+        def run_batch(batch: Batch) -> None:
+            placed = copy_small(batch)
+            for file in batch.files:
+                if file.name not in placed:
+                    staged.append(self._copy(source, file, folder))
+                elif (crc32c := placed[file.name]) is None:
+                    self.reporter.note(f"{self.uri.at(file.info.path)} changed while it was read. Copying it again.")
+                    staged.append(self._copy_fresh(source, file, folder))
+                else:
+                    staged.append(self._done(file.name, file.info, crc32c, was_cached=False))
 
-        source.crew.run((task(name, info) for name, info in absent), self.reporter.cancel)
+        def tasks() -> Iterator[Callable[[], None]]:
+            for file in large:
+                yield lambda file=file: staged.append(self._copy(source, file, folder))  # type: ignore[misc]
+            for batch in batches(small, 2 * WORKERS):
+                yield lambda batch=batch: run_batch(batch)  # type: ignore[misc]
+
+        source.crew.run(tasks(), self.reporter.cancel)
         return staged
 
-    def _link(self, name: str, info: FileInfo, entry: Entry | None, target: Path) -> _Staged | None:
+    def _link(self, file: Wanted, entry: Entry | None, folder: Path) -> _Staged | None:
         """Link a cached file; None if it is not cached, or not any more."""
         if entry is None:
             return None
         try:
-            link_or_copy(entry.path, target)
+            link_or_copy(entry.path, f"{folder}/{file.name}")
         except FileNotFoundError:
             return None
-        return self._done(name, info, entry)
+        return self._done(file.name, file.info, entry.crc32c, was_cached=True)
 
-    def _copy(self, source: Source, name: str, info: FileInfo, target: Path) -> _Staged:
+    def _copy(self, source: Source, file: Wanted, folder: Path) -> _Staged:
         """Place one file; copied again once if its source changed meanwhile."""
         try:
-            return self._place(source, name, info, target)
+            return self._place(source, file.name, file.info, folder)
         except SourceChangedError as error:
             self.reporter.note(f"{error} Copying it again.")
-            fresh = self.patience(lambda: self.files.stat(info.path))
-            return self._place(source, name, fresh, target)
+            return self._copy_fresh(source, file, folder)
 
-    def _place(self, source: Source, name: str, info: FileInfo, target: Path) -> _Staged:
-        return self._done(name, info, self.cache.place(self._key(info), info.size, target, Download(source, info)))
+    def _copy_fresh(self, source: Source, file: Wanted, folder: Path) -> _Staged:
+        fresh = self.patience(lambda: self.files.stat(file.info.path))
+        return self._place(source, file.name, fresh, folder)
 
-    def _done(self, name: str, info: FileInfo, entry: Entry) -> _Staged:
-        self.reporter.tick(info.size if entry.was_cached else 0, files=1)
-        return _Staged(
-            StagedFile(self.uri.at(info.path), name, info.size, info.mtime_ms, entry.crc32c), entry.was_cached
-        )
+    def _place(self, source: Source, name: str, info: FileInfo, folder: Path) -> _Staged:
+        entry = self.cache.place(self._key(info), info.size, folder / name, Download(source, info))
+        return self._done(name, info, entry.crc32c, was_cached=entry.was_cached)
+
+    def _done(self, name: str, info: FileInfo, crc32c: int, *, was_cached: bool) -> _Staged:
+        self.reporter.tick(info.size if was_cached else 0, files=1)
+        return _Staged(StagedFile(self.uri.at(info.path), name, info.size, info.mtime_ms, crc32c), was_cached)
 
     def _describe(self, selection: Selection, staged: list[_Staged], target: Path, seconds: float) -> StagedInput:
         cached = sum(one.file.size for one in staged if one.was_cached)

@@ -115,7 +115,7 @@ def test_where_links_are_impossible_the_file_is_copied(tmp_path: Path, monkeypat
     def refuse(self: Path, target: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     cache = make(tmp_path)
     put(cache, KEYS[0], tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"x" * 100
