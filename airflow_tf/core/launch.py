@@ -19,6 +19,9 @@ EVALUATION_FILE = "evaluation.json"
 TRAINING_ENDED_FILE = "training_ended"
 """Appears in the folder of an evaluator's attempt when no further checkpoint will come."""
 
+PARTITIONS_FILE = "partitions.jsonl"
+"""Where a replica with ``log_device_placement`` tells the operations of its sessions' partitions, one a line."""
+
 CLUSTER_VARIABLE = "TF_CONFIG"
 """Environment variable in which TensorFlow looks for its cluster when a strategy or a server is made."""
 

@@ -120,6 +120,8 @@ def _apply_session_config(launch: ReplicaLaunch) -> None:
     session_config = importlib.import_module("airflow_tf.runtime.session_config")
     report = session_config.apply(launch.session_config, api=launch.api, memory_bytes=launch.memory_bytes)
     (Path(launch.folder) / "session_config.json").write_text(json.dumps(report, indent=1, default=str))
+    if launch.api != "tf2" and launch.session_config.get("log_device_placement"):
+        importlib.import_module("airflow_tf.runtime.partitions").record(Path(launch.folder))
 
 
 def _check_entrypoint(launch: ReplicaLaunch) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from airflow_tf.core.launch import ReplicaLaunch
-from airflow_tf.core.placement import placement_report, read_placement
+from airflow_tf.core.launch import PARTITIONS_FILE, ReplicaLaunch
+from airflow_tf.core.placement import placement_report, read_partitions, read_placement
 from airflow_tf.supervisor.output import hole_end, say
 from airflow_tf.supervisor.results import OUTPUT_FILE
 
@@ -32,11 +34,27 @@ def write_placement(launch: ReplicaLaunch) -> None:
         with output.open("rb") as file:
             file.seek(hole_end(output))
             text = file.read(_READ_BYTES).decode(errors="replace")
-        operations = read_placement(text.splitlines())
+        ran, transfers = read_partitions(_lines(folder / PARTITIONS_FILE))
+        operations = [*read_placement(text.splitlines()), *ran]
         if operations:
-            report = placement_report(operations, has_gpu=launch.visible_devices != "-1")
+            report = placement_report(operations, has_gpu=launch.visible_devices != "-1", transfers=transfers)
             (folder / PLACEMENT_FILE).write_text(json.dumps(report, indent=1))
-            counts = ", ".join(f"{count} on {device}" for device, count in report["counts"].items())
-            say(output, f"placement of {len(operations)} operations: {counts}; all of them are in {PLACEMENT_FILE}")
+            say(output, f"placement of {len(report['operations'])} operations: {_summary(report)}")
     except OSError as error:
         log.warning("no placement report in %s: %s", folder, error)
+
+
+def _lines(file: Path) -> Iterable[str]:
+    try:
+        with file.open(errors="replace") as lines:
+            return lines.readlines(_READ_BYTES)
+    except FileNotFoundError:  # no session was run
+        return []
+
+
+def _summary(report: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} on {device}" for device, count in report["counts"].items())
+    left = f"; {len(report['on_cpu'])} fell to the CPU" if report["on_cpu"] else ""
+    moved = sum(report["transfers"].values())
+    moves = f"; {moved} tensors move between devices" if moved else ""
+    return f"{counts}{left}{moves}; all of it is in {PLACEMENT_FILE}"

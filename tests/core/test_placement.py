@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from airflow_tf.core.placement import missing_device, placement_report, read_placement
+from airflow_tf.core.placement import Operation, missing_device, placement_report, read_partitions, read_placement
 
 CPU, GPU = "/job:localhost/replica:0/task:0/device:CPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"
 LINES = [
@@ -42,6 +44,19 @@ EAGER = (
     "InvalidArgumentError: Could not satisfy device specification '/job:localhost/replica:0/task:0/device:GPU:1'. "
     f"enable_soft_placement=0. Supported device types [CPU]. All available devices [{CPU}]. [Op:MatMul]"
 )
+COLOCATED = (
+    "Cannot assign a device for operation v/Initializer: Could not satisfy explicit device specification '' because the "
+    "node {{colocation_node v/Initializer}} was colocated with a group of nodes that required incompatible device "
+    f"'/device:GPU:1'. All available devices [{CPU}]. \nColocation Debug Info:\n  v (VarHandleOp) /device:GPU:1"
+)
+NO_KERNEL = (
+    "Cannot assign a device for operation s: Could not satisfy explicit device specification '/device:GPU:0' because no "
+    "supported kernel for GPU devices is available.\nOp: StringJoin\nRegistered kernels:\n  device='CPU'"
+)
+OTHER_TASK = (
+    "Could not satisfy device specification '/job:ps/replica:0/task:2/device:CPU:0'. enable_soft_placement=0. Supported "
+    "device types [CPU]. All available devices [/job:worker/replica:0/task:1/device:CPU:0]. [Op:MatMul] name: "
+)
 FUNCTION = "InvalidArgumentError: Unable to find any devices for spec /device:GPU:1 [Op:__inference_g_8]"
 
 
@@ -51,12 +66,35 @@ FUNCTION = "InvalidArgumentError: Unable to find any devices for spec /device:GP
         (IN_GRAPH, "operation c asked for GPU:1, which does not exist; there is CPU:0, GPU:0."),
         (EAGER, "operation MatMul asked for GPU:1, which does not exist; there is CPU:0."),
         (FUNCTION, "operation __inference_g_8 asked for GPU:1, which does not exist."),
+        (COLOCATED, "operation v/Initializer asked for GPU:1, which does not exist; there is CPU:0."),
+        (
+            COLOCATED.replace(f"[{CPU}]", f"[{CPU}, {GPU.replace('GPU:0', 'GPU:1')}]"),
+            "operation v/Initializer asked for GPU:1, which not all operations that share its device can use.",
+        ),
+        (NO_KERNEL, "operation s asked for GPU:0, for which it has no kernel."),
+        (OTHER_TASK, "operation MatMul asked for CPU:0 of ps 2, which does not exist; there is CPU:0 of worker 1."),
+        ("RuntimeError: GPU:1 unknown device.", "an operation asked for GPU:1, which does not exist."),
     ],
 )
 def test_a_device_that_does_not_exist_is_named_with_what_does(text, said):
     found = missing_device(f"Traceback (most recent call last):\nGraph execution error:\n{text}\n\t [[c]]")
     assert found.startswith(said)
     assert "allow_soft_placement: true" in found
+
+
+def test_partitions_tell_what_runs_where_and_what_moves():
+    rows = [
+        {"name": "c", "type": "MatMul", "device": GPU},
+        {"name": "c/_1", "type": "_Send", "device": GPU},
+        {"name": "c/_2", "type": "_Recv", "device": CPU, "from": GPU},
+        {"name": "total", "type": "AddN", "device": CPU},
+    ]
+    ran, transfers = read_partitions([*map(json.dumps, rows), '{"name": "cut o', "[]"])
+    assert ran == [Operation("c", "MatMul", GPU), Operation("total", "AddN", CPU)]
+    assert transfers == {f"{GPU} -> {CPU}": 1}
+    report = placement_report([*read_placement(LINES), *ran], has_gpu=True, transfers=transfers)
+    assert report["counts"] == {GPU: 1, CPU: 3}, "what was logged is not counted again"
+    assert report["transfers"] == transfers
 
 
 def test_other_errors_are_none_of_a_missing_device():

@@ -97,12 +97,16 @@ def test_a_v1_cluster_trains_one_model_and_ends(make_gang: Callable[..., Gang], 
     gang = make_gang(count=3, start_method="zygote")
     environment = {"STEPS": "200"} | ({"SYNC_REPLICAS": "1"} if sync else {})
     text = slowed(program("v1_cluster/train.py"), "        mine += 1", 0.01)
-    plan = CLUSTER | {"success": "all", "kill_grace_seconds": 0.5}
+    plan = CLUSTER | {"success": "all", "kill_grace_seconds": 0.5, "session_config": {"log_device_placement": True}}
     watches = [gang.start(text, replica=number, environment=environment, **plan) for number in range(3)]
     assert {watch.end(120).state for watch in watches} == {AttemptState.SUCCEEDED}
     shares = [watch.line("result ").split(maxsplit=4) for watch in watches[:2]]
     assert all(int(mine) > 5 and int(number) >= 190 for _, _, mine, number, _ in shares), shares
     assert all(json.loads(found) == pytest.approx([1, 2, 3, 4], abs=0.2) for *_, found in shares)
+    report = json.loads((gang.folder / "replica-0" / "generation-1" / "attempt-1" / "placement.json").read_text())
+    where = {row["name"]: row["device"] for row in report["operations"]}
+    assert where["weights"].startswith("/job:ps/")
+    assert any(move.startswith("/job:chief/") and "-> /job:ps/" in move for move in report["transfers"]), report
     if not sync:
         assert sum(int(mine) for _, _, mine, _, _ in shares) == pytest.approx(200, abs=5), "steps of one counter"
 
