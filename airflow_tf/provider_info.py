@@ -55,6 +55,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_tf.hooks.links.TrainingLink",
             "airflow_tf.hooks.links.TensorBoardLink",
+            "airflow_tf.hooks.links.PlacementLink",
             "airflow_tf.hooks.links.HdfsBrowserLink",
         ],
         "cli": ["airflow_tf.cli.get_cli_commands"],

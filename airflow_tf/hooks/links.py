@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
@@ -41,6 +41,20 @@ class TrainingLink(TaskLink):
         if ti_key.map_index is not None and ti_key.map_index >= 0:
             parts += ["mapped", str(ti_key.map_index)]
         return "/".join([base, *(quote(part, safe="") for part in parts), "plugin", TRAINING_ROUTE])
+
+
+class PlacementLink(TaskLink):
+    """The placement report of a replica whose session config asks for one."""
+
+    name = "Placement"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401 (Airflow's own)
+        """Return its address in the plugin's interface; there is a report when an attempt has ended."""
+        if "log_device_placement" not in str(operator.session_config):
+            return ""
+        base = conf.get("api", "base_url", fallback="/").rstrip("/")
+        asked = {"run_id": ti_key.run_id, "task_id": ti_key.task_id, "replica": operator.replica}
+        return f"{base}/airflow_tf/dags/{quote(ti_key.dag_id, safe='')}/placement?{urlencode(asked)}"
 
 
 class TensorBoardLink(TaskLink):

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from airflow_tf.hooks.links import TensorBoardLink, TrainingLink, show_links
+from airflow_tf.hooks.links import PlacementLink, TensorBoardLink, TrainingLink, show_links
 from airflow_tf.hooks.telemetry import measured
 from airflow_tf.operators.replica import ReplicaOperator
 
@@ -61,7 +61,7 @@ class TensorFlowTrainOperator(ReplicaOperator):
     """
 
     ui_color = "#f6c85f"
-    operator_extra_links = (TrainingLink(), TensorBoardLink())
+    operator_extra_links = (TrainingLink(), TensorBoardLink(), PlacementLink())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Show where one looks on; stage what is missing, take the devices, look after the replica to its end."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -104,11 +104,25 @@ def make_app() -> FastAPI:
             raise HTTPException(404, f"replica {replica} is not known")
         return _answer(request, found)
 
+    @app.get("/dags/{dag_id}/placement", dependencies=[MAY_READ_TASKS])
+    def placement(dag_id: str, run_id: str, task_id: str, replica: int) -> Response:
+        return JSONResponse(_placement(training.Run(dag_id, run_id, task_id), replica))
+
     @app.exception_handler(AirflowTfError)
     def explain(_request: Request, error: AirflowTfError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=503)
 
     return app
+
+
+def _placement(asked: training.Run, replica: int) -> dict[str, Any]:
+    """Return the placement report of a replica, of the newest gang that has one."""
+    for run in asked.gangs(_reader()):
+        folder = training.readable_folder(run)
+        found = training.placement(run, folder, replica) if folder is not None else {}
+        if found:
+            return found
+    raise HTTPException(404, "no report of this replica is here: it is written when an attempt ends, on its host")
 
 
 def _gang(dag_id: str, run_id: str, key: str) -> tuple[RunRow, Path]:

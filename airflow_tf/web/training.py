@@ -138,6 +138,15 @@ def details(run: RunRow, folder: Path, replica: int) -> Details | None:
     )
 
 
+def placement(run: RunRow, folder: Path, replica: int) -> dict[str, Any]:
+    """Return the placement report of a replica's newest attempt that has one; empty where none has."""
+    row = next((each for each in run.replicas if each.replica == replica), None)
+    if row is None:
+        return {}
+    attempts = replica_folder(folder, replica, row.generation).glob("attempt-*")
+    return _newest(sorted(attempts, key=attempt_number), PLACEMENT_FILE)
+
+
 def _newest(attempts: Iterable[Path], name: str) -> dict[str, Any]:
     """Return a report of the newest attempt that wrote it; empty where none did."""
     for folder in reversed(list(attempts)):

@@ -11,6 +11,7 @@ from airflow_tf.core.errors import DeclarationError
 from airflow_tf.hooks.links import (
     TRAINING_ROUTE,
     HdfsBrowserLink,
+    PlacementLink,
     TensorBoardLink,
     TrainingLink,
     browser_address,
@@ -38,6 +39,15 @@ def test_the_training_page_is_that_of_the_plugin(monkeypatch: pytest.MonkeyPatch
     assert TrainingLink().get_link(None, ti_key=mapped) == f"{begin}/mapped/3/plugin/{TRAINING_ROUTE}"
     pages = AirflowTfPlugin().react_apps
     assert [page["url_route"] for page in pages if page["destination"] == "task_instance"] == [TRAINING_ROUTE]
+
+
+def test_the_placement_report_has_a_link_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://flow.example.com/team/")
+    operator = SimpleNamespace(session_config={"log_device_placement": True}, replica=2)
+    address = "https://flow.example.com/team/airflow_tf/dags/churn/placement"
+    asked = "?run_id=manual__1%2B00%3A00&task_id=train&replica=2"
+    assert PlacementLink().get_link(operator, ti_key=KEY) == address + asked
+    assert PlacementLink().get_link(SimpleNamespace(session_config={}, replica=2), ti_key=KEY) == ""
 
 
 def test_tensorboard_has_a_link_where_the_installation_has_one(monkeypatch: pytest.MonkeyPatch) -> None:

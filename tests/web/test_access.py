@@ -82,6 +82,8 @@ def test_a_run_shows_its_gangs_and_none_of_another_dag(client, viewer, tmp_path)
     page = client.get(PATHS[1], headers=viewer).json()
     assert [(gang["key"], gang["task_id"], gang["is_here"]) for gang in page["gangs"]] == [(key.key, "train", False)]
     assert client.get("/airflow_tf/dags/other/training?run_id=r", headers=viewer).json() == {"gangs": []}
+    asked = "/airflow_tf/dags/churn/placement?run_id=r&task_id=train&replica="
+    assert client.get(f"{asked}0", headers=viewer).status_code == 404
     for dag_id, why in (("other", "no such training"), ("churn", "cannot be read")):
         path = f"/airflow_tf/dags/{dag_id}/training/{key.key}/replicas/0?run_id=r"
         found = client.get(path, headers=viewer)

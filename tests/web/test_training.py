@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tf.ledger.read import ReplicaRow, RunRow
 from airflow_tf.web.curves import READ_BYTES, Cursor, read_curve, step_rate
-from airflow_tf.web.training import details, slowest_of
+from airflow_tf.web.training import details, placement, slowest_of
 
 
 def report(folder, attempt, *rows):
@@ -89,3 +89,13 @@ def test_reports_are_those_of_the_newest_attempt_that_wrote_one(tmp_path):
     assert found.session_config == {"asked": {"a": 1}, "applied": {"a": "b"}}
     assert (found.placement, found.checkpoints) == ({}, [])
     assert details(run, tmp_path, 7) is None
+
+
+def test_a_placement_report_is_that_of_the_newest_attempt_that_has_one(tmp_path):
+    run = RunRow("k", "l", "d", "r", "t", 1, str(tmp_path), "now", 1, None, None, (ReplicaRow(0, (), 1),))
+    for attempt in (1, 2):
+        (tmp_path / "replica-0" / "generation-1" / f"attempt-{attempt}").mkdir(parents=True)
+    assert placement(run, tmp_path, 0) == {}
+    (tmp_path / "replica-0" / "generation-1" / "attempt-1" / "placement.json").write_text('{"counts": {"CPU:0": 3}}')
+    assert placement(run, tmp_path, 0) == {"counts": {"CPU:0": 3}}
+    assert placement(run, tmp_path, 7) == {}
