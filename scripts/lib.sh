@@ -155,6 +155,11 @@ ensure_kerberos() {
     done
 }
 
+# The pages in Airflow's interface are tested with a real browser.
+ensure_chromium() {
+    command -v "${CHROMIUM:-chromium}" >/dev/null || apt_install "Chromium (for the pages; or set CHROMIUM)" chromium
+}
+
 java_is_recent() {
     local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
     "$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])'

@@ -19,7 +19,7 @@ from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.ledger.read import LedgerReader, RunRow
-from airflow_tf.web import training
+from airflow_tf.web import PAGES_FILE, training
 from airflow_tf.web.access import MAY_READ_CLUSTER, MAY_READ_TASKS, SIGNED_IN, ReadableDags
 from airflow_tf.web.curves import Cursor
 from airflow_tf.web.devices import devices_page
@@ -28,6 +28,7 @@ from airflow_tf.web.models import Curves, TrainingPage
 LOOK_SECONDS = 2.0
 """How long one look at this host's devices serves all who ask."""
 MAX_CURVES = 16
+_PAGES = Path(__file__).with_name(PAGES_FILE)
 
 Value = TypeVar("Value")
 
@@ -55,19 +56,26 @@ def _reader() -> LedgerReader:
 
 
 def _answer(request: Request, page: BaseModel) -> Response:
-    """Return a page, or 304 where the asking side has it as it is."""
-    body = page.model_dump_json().encode()
+    """Return what a page shows, or 304 where the asking side has it as it is."""
+    return _tagged(request, page.model_dump_json().encode(), "application/json")
+
+
+def _tagged(request: Request, body: bytes, media_type: str) -> Response:
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type="application/json", headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
 
 
 def make_app() -> FastAPI:
     """Return the application; every route asks for a login, and for more where it shows more."""
     app = FastAPI(title="airflow_tf", dependencies=[SIGNED_IN], docs_url=None, redoc_url=None, openapi_url=None)
     rows = Shared(lambda: device_rows(_reader(), load_settings()), LOOK_SECONDS)
+
+    @app.get(f"/{PAGES_FILE}")
+    def pages(request: Request) -> Response:
+        return _tagged(request, _PAGES.read_bytes(), "text/javascript")
 
     @app.get("/devices", dependencies=[MAY_READ_CLUSTER])
     def devices(request: Request, readable: ReadableDags) -> Response:

@@ -79,6 +79,17 @@ def test_only_a_missing_compiler_is_installed(bash, tmp_path):
     assert missing.stdout == "installs a C compiler (for the simulated NVML) gcc libc6-dev\n"
 
 
+def test_a_browser_is_installed_where_none_is_there_or_named(bash, tmp_path):
+    report = 'apt_install() { echo installs "${@:2}"; }; ensure_chromium'
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    assert bash(report, PATH=f"{tmp_path}/bin").stdout == "installs chromium\n"
+    assert bash(report, PATH=f"{tmp_path}/bin", CHROMIUM="/bin/true").stdout == ""
+    (tmp_path / "bin" / "chromium").symlink_to("/bin/true")
+    assert bash(report, PATH=f"{tmp_path}/bin").stdout == ""
+
+
 @pytest.mark.parametrize(
     ("version", "expected"),
     [("11.0.2", 1), ("1.8.0_292", 1), ("17.0.15", 0), ("21", 0), ("25.0.1", 0)],

@@ -16,6 +16,7 @@ from airflow_tf.plugin import AirflowTfPlugin
 from airflow_tf.web.devices import devices_page
 
 PATHS = [
+    "/airflow_tf/pages.js",
     "/airflow_tf/devices",
     "/airflow_tf/dags/churn/training?run_id=r",
     "/airflow_tf/dags/churn/training/key/curves?run_id=r&after=0:",
@@ -44,7 +45,7 @@ def test_nothing_is_read_without_a_login(client, path):
     assert client.get(path, headers={"Authorization": "Bearer nonsense"}).status_code == 403
 
 
-@pytest.mark.parametrize("path", PATHS[1:])
+@pytest.mark.parametrize("path", PATHS[2:])
 def test_nothing_of_a_dag_is_read_without_its_permission(client, viewer, path, monkeypatch):
     monkeypatch.setattr(type(get_auth_manager()), "is_authorized_dag", lambda _manager, **_: False)
     assert client.get(path, headers=viewer).status_code == 403
@@ -56,10 +57,10 @@ def test_there_is_no_open_description(client, path):
 
 
 def test_devices_are_sent_again_only_when_they_have_changed(client, viewer):
-    first = client.get(PATHS[0], headers=viewer)
+    first = client.get(PATHS[1], headers=viewer)
     assert first.status_code == 200
     assert {device["kind"] for device in first.json()["devices"]} == {"cpu"}
-    again = client.get(PATHS[0], headers=viewer | {"If-None-Match": first.headers["etag"]})
+    again = client.get(PATHS[1], headers=viewer | {"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
@@ -79,7 +80,7 @@ def test_a_run_shows_its_gangs_and_none_of_another_dag(client, viewer, tmp_path)
     ledger = open_ledger(load_settings())
     key = GangKey(ledger.ledger_id, "churn", "r", "train")
     ledger.open_gang(key, 2, str(tmp_path / "gone"))
-    page = client.get(PATHS[1], headers=viewer).json()
+    page = client.get(PATHS[2], headers=viewer).json()
     assert [(gang["key"], gang["task_id"], gang["is_here"]) for gang in page["gangs"]] == [(key.key, "train", False)]
     assert client.get("/airflow_tf/dags/other/training?run_id=r", headers=viewer).json() == {"gangs": []}
     asked = "/airflow_tf/dags/churn/placement?run_id=r&task_id=train&replica="
