@@ -51,6 +51,7 @@ from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.deferral import DeferringOperator
 from airflow_tf.operators.gang import DeviceClaim, airflow_errors, check_ledger
 from airflow_tf.operators.launching import Program
+from airflow_tf.operators.retry import FailureClassPolicy, ReplicaEndedError
 from airflow_tf.operators.spec import spec_digest
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.client import GangClient
@@ -79,6 +80,8 @@ class ReplicaOperator(DeferringOperator):
         device_timeout: str | float = "1h",
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("retry_policy") is None:  # a mapped task gives None
+            kwargs["retry_policy"] = FailureClassPolicy()
         super().__init__(**kwargs)
         self.python = python
         self.start_method = start_method
@@ -348,8 +351,8 @@ class ReplicaOperator(DeferringOperator):
     def _result(self, context: Context, folder: Path, outcome: Outcome, devices: list[str]) -> dict[str, Any]:
         """Return the XCom of a success; raise what Airflow must do about anything else."""
         verdict, tries_left = results.read_verdict(folder), TaskRun.from_context(context).tries_left
-        root = verdict.root if verdict is not None else None
-        decision = answer(self._plan(context), self.replica, outcome, root, tries_left=tries_left)
+        root, plan = verdict.root if verdict is not None else None, self._plan(context)
+        decision = answer(plan, self.replica, outcome, root, tries_left=tries_left)
         if decision is Answer.SUCCEED:
             return {
                 "replica": self.replica,
@@ -361,5 +364,5 @@ class ReplicaOperator(DeferringOperator):
         if decision is Answer.SKIP:
             raise AirflowSkipException(f"{text}. Its success is not required by success: {self.success}")
         if decision is Answer.RETRY:
-            raise AirflowException(text)
+            raise ReplicaEndedError(text, root.cause if plan.is_gang and root is not None else outcome.cause)
         raise AirflowFailException(text)

@@ -21,6 +21,7 @@ from airflow_tf.hooks.initial import LATEST
 from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, CheckpointPublishOperator
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.export import CheckpointExportOperator
+from airflow_tf.operators.retry import FailureClassPolicy
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.approval import approval_task
 from airflow_tf.pipeline.callbacks import run_callbacks, task_callbacks
@@ -92,7 +93,8 @@ def add_tasks(declaration: Declaration, dag: DAG, group: TaskGroup) -> None:
 
 def task_defaults(declaration: Declaration) -> dict[str, Any]:
     """Return what all tasks of the declaration get unless they say otherwise."""
-    return _given(declaration, "owner") | task_callbacks(declaration)
+    given = _given(declaration, "owner", "retries", "retry_delay") | task_callbacks(declaration)
+    return {"retry_policy": FailureClassPolicy()} | given
 
 
 def as_markdown(text: str) -> str:

@@ -245,6 +245,8 @@ class Declaration(Spec):
     catchup: Annotated[bool, ReadAtParse] = False
     max_active_runs: Count | None = None
     owner: Text | None = None
+    retries: Natural | None = None
+    retry_delay: Duration | None = None
     callbacks: CallbacksSpec = CallbacksSpec()
     description: Text | None = None
     tags: list[Text] = []

@@ -20,6 +20,7 @@ from airflow_tf.core.states import CLEARED_REASON, AttemptState, ExitCause
 from airflow_tf.ledger import Ledger
 from airflow_tf.ledger.read import LedgerReader
 from airflow_tf.operators import deferral as module
+from airflow_tf.operators.retry import ReplicaEndedError
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.triggers.replica import ENDED, LOST, SUPERSEDED, TIMED_OUT
 from tests.triggers.running import DONE, Running
@@ -84,7 +85,7 @@ def test_a_replica_that_was_still_ending_after_a_clear_is_begun_anew(
 
 @pytest.mark.parametrize(
     ("outcome", "error"),
-    [(KILLED, AirflowException), (Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "bug"), AirflowFailException)],
+    [(KILLED, ReplicaEndedError), (Outcome(AttemptState.FAILED, ExitCause.USER_ERROR, "bug"), AirflowFailException)],
 )
 def test_it_fails_as_the_attached_form_does(running: Running, outcome: Outcome, error: type[Exception]) -> None:
     running.end(outcome)

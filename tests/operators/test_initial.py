@@ -35,7 +35,9 @@ def publish(base: Path, day: int) -> None:
 def ask(settings):
     def call(source, **options):
         folders = RunFolders(settings.home, "dag", "run")
-        return ensure_initial(str(source), hdfs_conn_id=None, folders=folders, task_id="train", settings=settings, log=log, **options)
+        return ensure_initial(
+            str(source), hdfs_conn_id=None, folders=folders, task_id="train", settings=settings, log=log, **options
+        )
 
     return call
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_tf.operators.retry import FailureClassPolicy
 from airflow_tf.pipeline.build import load_dag
 from tests.pipeline.declarations import VALID, changed, with_lines, write
 
@@ -54,6 +55,14 @@ def test_what_concerns_the_dag_reaches_it(tmp_path):
     assert dag.start_date.isoformat() == "2026-03-01T00:00:00+00:00"
     assert (dag.catchup, dag.max_active_runs) == (True, 2)
     assert {task.owner for task in dag.tasks} == {"ann"}
+
+
+def test_tries_of_tasks_may_be_declared_but_the_training_has_its_own(tmp_path):
+    dag = load_dag(write(tmp_path, with_lines("retries: 5\nretry_delay: 3m\n")))
+    tasks = {task.task_id: (task.retries, task.retry_delay) for task in dag.tasks}
+    assert tasks.pop("train") == (2, timedelta(seconds=90))
+    assert set(tasks.values()) == {(5, timedelta(minutes=3))}
+    assert {type(task.retry_policy) for task in dag.tasks} == {FailureClassPolicy}
 
 
 def test_a_publication_starts_the_dag_that_is_scheduled_on_it(tmp_path):

@@ -19,6 +19,8 @@ start_date: 2026-03-01
 catchup: true
 max_active_runs: 2
 owner: ann
+retries: 1
+retry_delay: 5m
 callbacks:
   on_failure: tests.pipeline.callbacks.page
   on_success: tests.pipeline.callbacks.page
