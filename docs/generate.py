@@ -39,7 +39,7 @@ _NOUNS: list[tuple[Any, str]] = [
     (fields.StaticUri, "URI"),
     (fields.Entrypoint, "script or function"),
     (session_config.SessionConfig, "mapping or file"),
-    (dag_fields.Schedule, "cron text, preset or list of asset URIs"),
+    (dag_fields.Schedule, "cron text, preset, list of asset URIs or timetable"),
     (dag_fields.StartDate, "date"),
     (models.Callbacks, "name, mapping or list of both"),
     (fields.Version, "`1`"),

@@ -7,14 +7,16 @@ import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from airflow.sdk import DAG, Asset, Param
+from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowException, ParamValidationError
 from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]  # has no type information
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from airflow_tf.core.templates import is_template
 from airflow_tf.pipeline.errors import suggest
 from airflow_tf.pipeline.fields import name, refuse
+from airflow_tf.pipeline.timetables import TIMETABLE, to_assets, to_timetable
 
 _PARAM_KEYS = (
     "default", "description", "description_md", "enum", "examples", "exclusiveMaximum", "exclusiveMinimum", "format",
@@ -53,23 +55,27 @@ def _contradiction(text: str) -> str:
 
 
 def _schedule(value: Any) -> Any:  # noqa: ANN401  any YAML value, returned unchanged
-    """Check a schedule with Airflow's own classes: text for a timetable, a list for assets."""
+    """Check a schedule with Airflow's own classes: text or a mapping for a timetable, a list for assets."""
     if value is None:
         return value
-    todo = "Write a cron expression, a preset such as @daily, a list of asset URIs, or null."
-    if is_template(value) or not isinstance(value, str | list) or not value:
+    todo = "Write a cron expression, a preset such as @daily, a list of asset URIs, {timetable: name, …}, or null."
+    if is_template(value) or not isinstance(value, str | list | dict) or not value:
         why = "it is read when the DAG is parsed, before any run exists" if is_template(value) else ""
         raise refuse(f"{value!r} is not a schedule", why, todo)
     try:
         DAG("check", schedule=to_schedule(value)).timetable.validate()
+    except PydanticCustomError:
+        raise
     except (AirflowException, ValueError, TypeError, AttributeError) as error:
         raise refuse(f"{value!r} is not a schedule", str(error), todo) from error
     return value
 
 
-def to_schedule(value: str | list[str] | None) -> Any:  # noqa: ANN401  Airflow's union of schedules
-    """Return what Airflow takes as schedule; assets are named as publications name theirs."""
-    return [Asset(uri.rstrip("/")) for uri in value] if isinstance(value, list) else value
+def to_schedule(value: str | list[str] | dict[str, Any] | None) -> Any:  # noqa: ANN401  Airflow's union of schedules
+    """Return what Airflow takes as schedule."""
+    if isinstance(value, dict):
+        return to_timetable(value)
+    return to_assets(value) if isinstance(value, list) else value
 
 
 def _start_date(value: str) -> datetime:
@@ -85,7 +91,16 @@ def _start_date(value: str) -> datetime:
 Schedule = Annotated[
     Any,
     BeforeValidator(_schedule),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "object", "required": [TIMETABLE], "properties": {TIMETABLE: {"type": "string"}}},
+                {"type": "null"},
+            ]
+        }
+    ),
 ]
 StartDate = Annotated[datetime, BeforeValidator(_start_date), WithJsonSchema({"type": "string"})]
 ParamName = Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a param")]

@@ -63,7 +63,7 @@ def _params(declaration: Declaration) -> Iterator[Conflict]:
 
 
 def _catchup(declaration: Declaration) -> Iterator[Conflict]:
-    if declaration.catchup and not (declaration.start_date and isinstance(declaration.schedule, str)):
+    if declaration.catchup and not (declaration.start_date and isinstance(declaration.schedule, str | dict)):
         why = "without a start and a schedule by time there is nothing to catch up on"
         yield Conflict(("catchup",), "it needs 'start_date' and 'schedule'", why, "Add them, or remove it.")
 

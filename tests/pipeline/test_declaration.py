@@ -118,7 +118,7 @@ UNKNOWN_IN_TRAIN = (
         (changed("aggregate: average", "keep: {}"), "checkpoints.keep: it keeps nothing. Give last, best, every or younger_than."),
         (changed("  publish: hdfs://namenode:8020/models/churn\n", "  keep: {last: 2}\n"), "27:3: checkpoints.keep: it is for what is published, and nothing is. Add 'publish', or remove this."),
         (changed('"@daily"', "[]"), "2:1: schedule: [] is not a schedule"),
-        (changed('"@daily"', "[3]"), "2:1: schedule: [3] is not a schedule"),
+        (changed('"@daily"', "[3]"), "2:1: schedule: [3] is no list of asset URIs"),
         (with_lines("start_date: 20260301\n"), "28:1: start_date: 20260301 is not a date"),
         (with_lines("start_date: soon\n"), "28:1: start_date: 'soon' is not a date"),
         (with_lines("catchup: true\n"), "28:1: catchup: it needs 'start_date' and 'schedule'"),

@@ -54,6 +54,13 @@ def test_mistakes_that_an_editor_can_see_are_found_where_they_are(text, where):
     assert [error.partition(": ")[0] for error in errors(text)] == [where]
 
 
+@pytest.mark.parametrize(
+    "value", ["'@daily'", "[a]", "null", "{timetable: CronTriggerTimetable, expression: '@daily'}"]
+)
+def test_a_schedule_may_be_written_in_each_of_its_forms(value):
+    assert errors(changed('"@daily"', value)) == []
+
+
 @pytest.mark.parametrize("value", ["a.b", "[a.b]", "{call: a.b}", "[a.b, {call: a.b, arguments: {x: [1]}}]"])
 def test_a_callback_may_be_written_in_each_of_its_forms(value):
     assert errors(with_lines(f"callbacks: {{on_failure: {value}}}\n")) == []
