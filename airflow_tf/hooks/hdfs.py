@@ -12,10 +12,12 @@ from airflow.sdk import BaseHook, Connection
 from airflow_tf.core.errors import AirflowTfError, DeclarationError
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.client import probe
+from airflow_tf.storage.kerberos import name_service_of_token
 from airflow_tf.storage.options import WEBHDFS_PORT, StorageOptions
 
 HDFS_PORT = 8020
-NATIVE_EXTRAS = ("config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache", "token_file")
+_KERBEROS_EXTRAS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
+NATIVE_EXTRAS = ("config", "config_dir", *_KERBEROS_EXTRAS, "token_file")
 """Keys that ``extra`` of an ``hdfs_native`` connection may have."""
 
 _NAME_SERVICE = "airflow-tf"
@@ -93,17 +95,13 @@ def _native_options(connection: Connection, uri: Uri) -> StorageOptions:
             f"the extra config of connection {connection.conn_id!r} is not an object of Hadoop properties",
             todo='Write it like {"dfs.nameservices": "ns", ...}.',
         )
-    if extra.get("kerberos_keytab") and not extra.get("kerberos_principal"):
-        raise DeclarationError(
-            f"connection {connection.conn_id!r} has kerberos_keytab without kerberos_principal",
-            todo="Name the principal; klist -k KEYTAB shows what is in the keytab.",
-        )
     properties = {str(key): str(value) for key, value in config.items()}
     hosts = [_with_port(host, connection.port, properties) for host in _hosts(connection)]
     url = ""
     if not uri.authority and len(hosts) > 1:
-        url = f"hdfs://{_NAME_SERVICE}"
-        properties = _name_service(hosts) | properties
+        name = name_service_of_token(extra["token_file"]) if extra.get("token_file") else ""
+        url = f"hdfs://{name or _NAME_SERVICE}"
+        properties = _name_service(name or _NAME_SERVICE, hosts) | properties
     elif not uri.authority and hosts:
         url = f"hdfs://{hosts[0]}"
     return StorageOptions(
@@ -113,11 +111,19 @@ def _native_options(connection: Connection, uri: Uri) -> StorageOptions:
         user=connection.login or None,
         config=properties,
         config_dir=extra.get("config_dir"),
-        kerberos_principal=extra.get("kerberos_principal"),
-        kerberos_keytab=extra.get("kerberos_keytab"),
-        kerberos_cache=extra.get("kerberos_cache"),
         token_file=extra.get("token_file"),
+        **_kerberos(connection),
     )
+
+
+def _kerberos(connection: Connection) -> dict[str, Any]:
+    given = {key: connection.extra_dejson.get(key) or None for key in _KERBEROS_EXTRAS}
+    if given["kerberos_keytab"] and not given["kerberos_principal"]:
+        raise DeclarationError(
+            f"connection {connection.conn_id!r} has kerberos_keytab without kerberos_principal",
+            todo="Name the principal; klist -k KEYTAB shows what is in the keytab.",
+        )
+    return given
 
 
 def _parse(connection: Connection, text: str) -> Any:  # noqa: ANN401 -- checked by the caller
@@ -136,14 +142,14 @@ def _with_port(host: str, port: int | None, properties: dict[str, str]) -> str:
     return f"{host}:{port or HDFS_PORT}"
 
 
-def _name_service(hosts: list[str]) -> dict[str, str]:
+def _name_service(service: str, hosts: list[str]) -> dict[str, str]:
     """Return the Hadoop properties that make several NameNodes one highly available name."""
     names = {f"nn{index}": host for index, host in enumerate(hosts)}
-    addresses = {f"dfs.namenode.rpc-address.{_NAME_SERVICE}.{name}": host for name, host in names.items()}
+    addresses = {f"dfs.namenode.rpc-address.{service}.{name}": host for name, host in names.items()}
     return addresses | {
-        "dfs.nameservices": _NAME_SERVICE,
-        f"dfs.ha.namenodes.{_NAME_SERVICE}": ",".join(names),
-        f"dfs.client.failover.proxy.provider.{_NAME_SERVICE}": (
+        "dfs.nameservices": service,
+        f"dfs.ha.namenodes.{service}": ",".join(names),
+        f"dfs.client.failover.proxy.provider.{service}": (
             "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
         ),
     }
@@ -152,9 +158,9 @@ def _name_service(hosts: list[str]) -> dict[str, str]:
 def _webhdfs_options(connection: Connection) -> StorageOptions:
     """Read what the provider's hook reads: hosts, port, login, password, schema and the TLS and HTTP extras.
 
-    Unlike there certificates are verified unless ``verify`` says otherwise.
+    Unlike there certificates are verified unless ``verify`` says otherwise, and the extras of Kerberos are read.
     """
-    extra = connection.extra_dejson
+    extra, kerberos = connection.extra_dejson, _kerberos(connection)
     scheme = "https" if str(extra.get("use_ssl", False)).lower() == "true" else "http"
     path = f"/{connection.schema}" if connection.schema else ""
     urls = [f"{scheme}://{host}:{connection.port or WEBHDFS_PORT}{path}" for host in _hosts(connection)]
@@ -166,7 +172,8 @@ def _webhdfs_options(connection: Connection) -> StorageOptions:
         url=";".join(urls),
         user=connection.login or None,
         password=connection.password,
-        kerberos=_airflow_uses_kerberos(),
+        kerberos=any(kerberos.values()) or _airflow_uses_kerberos(),
+        **kerberos,
         verify=extra.get("verify", True),
         cert=extra.get("cert"),
         key=extra.get("key"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ PROTECTIONS = "authentication,integrity,privacy"
 _LONGEST_REASON = 300
 _KLIST_SECONDS = 10.0
 _TOKEN_MAGIC = b"HDTS"
+_HA_SERVICE = b"ha-hdfs:"
 _RENEW = (
     "Get a new one by kinit, or give the connection a kerberos_principal and kerberos_keytab: they renew themselves."
 )
@@ -30,6 +32,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ("Decrypt integrity check failed", "the KDC refused the key of the keytab, which is not the present one", _KEYTAB),
     ("Preauthentication failed", "the KDC refused the key of the keytab, which is not the present one", _KEYTAB),
     ("No credentials cache found", "the keytab gives no ticket for this principal", _KEYTAB),
+    ("find client principal", "neither keytab nor ticket cache has this principal", _KEYTAB),
     ("Client not found", "the KDC does not know this principal", _KEYTAB),
     ("keytab", "the keytab gives no ticket for this principal", _KEYTAB),
     (
@@ -99,10 +102,15 @@ def process_variables(options: StorageOptions) -> dict[str, str]:
 
     :raises StoragePermissionError: if the token file cannot be used; the client would go on without it.
     """
+    is_native = options.backend == "hdfs"
+    cache = options.kerberos_cache
+    if options.kerberos_keytab and not is_native:
+        cache = cache or "MEMORY:airflow_tf"  # the default one may hold a ticket of another principal
     wanted = {
-        "HADOOP_USER_NAME": options.user if options.backend == "hdfs" else None,
-        # With a principal the client takes the cache as an argument, without one it refuses it.
-        "KRB5CCNAME": options.kerberos_cache if not options.kerberos_principal else None,
+        "HADOOP_USER_NAME": options.user if is_native else None,
+        "KRB5_CLIENT_KTNAME": options.kerberos_keytab if not is_native else None,
+        # With a principal the native client takes the cache as an argument, without one it refuses it.
+        "KRB5CCNAME": cache if not (is_native and options.kerberos_principal) else None,
         "HADOOP_TOKEN_FILE_LOCATION": options.token_file,
     }
     if options.token_file:
@@ -131,6 +139,22 @@ def properties(options: StorageOptions, environment: Mapping[str, str] = os.envi
     if not secure or options.config_dir or environment.get("HADOOP_CONF_DIR"):
         return {}
     return {"hadoop.security.authentication": "kerberos", "dfs.data.transfer.protection": PROTECTIONS}
+
+
+def name_service_of_token(file: str) -> str:
+    """Return the name service that the tokens of a file are for; empty if it names none, or cannot be read.
+
+    Hadoop writes ``ha-hdfs:NAME`` where a cluster has several NameNodes, and the client compares texts: under another
+    name for the same NameNodes it would find no token.
+    """
+    try:
+        data = _read_token(file)
+    except StoragePermissionError:
+        return ""  # the mover says so
+    # In both formats of such files the byte before a short text is its length.
+    starts = [match.start() for match in re.finditer(re.escape(_HA_SERVICE), data)]
+    found = {data[start : start + data[start - 1]].removeprefix(_HA_SERVICE) for start in starts}
+    return found.pop().decode(errors="replace") if len(found) == 1 else ""
 
 
 def address_of_token(url: str, options: StorageOptions) -> str:

@@ -20,6 +20,7 @@ _LIBRARY = "libgssapi_krb5.so.2"
 _SPNEGO_OID = b"\x2b\x06\x01\x05\x05\x02"  # 1.3.6.1.5.5.2
 _ERROR_MASK = 0xFFFF0000
 _MUTUAL = 2
+_INITIATE = 1
 _CODE_KINDS = (1, 2)  # of GSSAPI, of the mechanism
 
 
@@ -41,10 +42,11 @@ class SpnegoAuth(AuthBase):
     Others (DataNodes) never get a token: the redirect to them carries one of HDFS.
 
     :param hosts: hosts with port, as in URLs.
+    :param principal: whose ticket is used, None: that of the default cache.
     """
 
-    def __init__(self, hosts: Collection[str]) -> None:
-        self._hosts = hosts
+    def __init__(self, hosts: Collection[str], principal: str | None = None) -> None:
+        self._hosts, self._principal = hosts, principal
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """Look at the answer to this request."""
@@ -62,34 +64,32 @@ class SpnegoAuth(AuthBase):
         response.close()
         again = asked.copy()
         again.headers.pop("Cookie", None)  # one that has expired
-        again.headers["Authorization"] = f"Negotiate {token(f'HTTP@{host.hostname}')}"
+        again.headers["Authorization"] = f"Negotiate {token(f'HTTP@{host.hostname}', self._principal)}"
         answer: requests.Response = response.connection.send(again, **options)
         answer.history.append(response)
         answer.request = again
         return answer
 
 
-def token(service: str) -> str:
+def token(service: str, principal: str | None = None) -> str:
     """Return a token, in base64, for a service like ``HTTP@host``.
+
+    A principal's ticket is one of the cache, or taken by the keytab of ``KRB5_CLIENT_KTNAME``, anew before it ends.
 
     :raises SpnegoError: without the library, a ticket, or an answer of the KDC.
     """
     library = _library()
-    minor, name, context = ctypes.c_uint32(), ctypes.c_void_p(), ctypes.c_void_p()
-    text = ctypes.create_string_buffer(service.encode())
-    wanted = _Buffer(len(service.encode()), ctypes.cast(text, ctypes.c_void_p))
-    host_based = ctypes.c_void_p.in_dll(library, "GSS_C_NT_HOSTBASED_SERVICE")
+    minor, context = ctypes.c_uint32(), ctypes.c_void_p()
+    name, credential = ctypes.c_void_p(), ctypes.c_void_p()
     oid = ctypes.create_string_buffer(_SPNEGO_OID)
     mechanism = _Oid(len(_SPNEGO_OID), ctypes.cast(oid, ctypes.c_void_p))
     out = _Buffer()
     try:
-        _check(
-            library,
-            library.gss_import_name(ctypes.byref(minor), ctypes.byref(wanted), host_based, ctypes.byref(name)),
-            minor,
-        )
+        if principal:
+            _acquire(library, principal, credential)
+        _import_name(library, service, "GSS_C_NT_HOSTBASED_SERVICE", name)
         major = library.gss_init_sec_context(
-            ctypes.byref(minor), None, ctypes.byref(context), name, ctypes.byref(mechanism),
+            ctypes.byref(minor), credential, ctypes.byref(context), name, ctypes.byref(mechanism),
             _MUTUAL, 0, None, None, None, ctypes.byref(out), None, None,
         )  # fmt: skip
         _check(library, major, minor)
@@ -97,6 +97,28 @@ def token(service: str) -> str:
     finally:
         library.gss_release_buffer(ctypes.byref(minor), ctypes.byref(out))
         library.gss_delete_sec_context(ctypes.byref(minor), ctypes.byref(context), None)
+        library.gss_release_name(ctypes.byref(minor), ctypes.byref(name))
+        library.gss_release_cred(ctypes.byref(minor), ctypes.byref(credential))
+
+
+def _import_name(library: Any, text: str, kind: str, name: ctypes.c_void_p) -> None:  # noqa: ANN401 -- see _library
+    minor, data = ctypes.c_uint32(), ctypes.create_string_buffer(text.encode())
+    wanted = _Buffer(len(text.encode()), ctypes.cast(data, ctypes.c_void_p))
+    type_ = ctypes.c_void_p.in_dll(library, kind)
+    _check(
+        library, library.gss_import_name(ctypes.byref(minor), ctypes.byref(wanted), type_, ctypes.byref(name)), minor
+    )
+
+
+def _acquire(library: Any, principal: str, credential: ctypes.c_void_p) -> None:  # noqa: ANN401 -- see _library
+    minor, name = ctypes.c_uint32(), ctypes.c_void_p()
+    try:
+        _import_name(library, principal, "GSS_C_NT_USER_NAME", name)
+        major = library.gss_acquire_cred(
+            ctypes.byref(minor), name, 0, None, _INITIATE, ctypes.byref(credential), None, None
+        )
+        _check(library, major, minor)
+    finally:
         library.gss_release_name(ctypes.byref(minor), ctypes.byref(name))
 
 
@@ -107,7 +129,7 @@ def _library() -> Any:  # noqa: ANN401 -- functions of a C library
     except OSError as error:
         raise SpnegoError(f"Failed to load libgssapi_krb5: {error}") from error
     # Without declared results a handle of 64 bits is cut to an int.
-    for name in ("gss_import_name", "gss_init_sec_context", "gss_display_status"):
+    for name in ("gss_import_name", "gss_acquire_cred", "gss_init_sec_context", "gss_display_status"):
         getattr(library, name).restype = ctypes.c_uint32
     return library
 

@@ -56,7 +56,7 @@ class WebHdfsFileSystem:
         if options.password is not None:
             session.auth = (options.user or "", options.password)
         elif options.kerberos:
-            session.auth = SpnegoAuth(self._namenodes)
+            session.auth = SpnegoAuth(self._namenodes, options.kerberos_principal)
         self._client: Any = _client(hdfs, options, session)
 
     @contextlib.contextmanager

@@ -376,6 +376,69 @@ def test_airflows_kerberos_mode_serves_webhdfs_connections_and_uris(
 
 
 @pytest.mark.hdfs
+def test_a_webhdfs_connection_takes_tickets_by_a_keytab_of_its_own(
+    secure: SecureHdfsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = secure.webhdfs_url.removeprefix("https://").split(":")
+    extra = {"use_ssl": True, "verify": str(secure.certificate), "kerberos_keytab": str(secure.superuser_keytab)}
+    declared = {"conn_type": "webhdfs", "host": host, "port": int(port), "extra": extra}
+    guest = secure.kdc.ticket("stranger", secure.kdc.add("stranger"))
+    monkeypatch.setenv("KRB5CCNAME", str(guest))  # a ticket of somebody else does not count
+    for principal, why in (
+        (f"{SUPERUSER}@{REALM}", ""),
+        (f"nobody@{REALM}", "neither keytab nor ticket cache has .*nobody@"),
+    ):
+        extra["kerberos_principal"] = principal
+        monkeypatch.setenv("AIRFLOW_CONN_WEB", json.dumps(declared))
+        options = HdfsHook("web").storage_options(f"{secure.uri}/in")
+        if not why:
+            assert client.probe(f"{secure.uri}/in", options=options)["is_dir"]
+            continue
+        with pytest.raises(StoragePermissionError, match=why) as error:
+            client.probe(f"{secure.uri}/in", options=options)
+        assert "kinit -k -t" in error.value.todo
+
+
+@pytest.mark.hdfs
+def test_a_token_of_a_name_service_serves_its_name_and_a_connection_with_its_namenodes(
+    secure: SecureHdfsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = secure.uri.removeprefix("hdfs://").replace("localhost", "127.0.0.1")
+    data = secure.delegation_token(ticket_of(secure)).read_bytes()
+    old, new = address.encode(), b"ha-hdfs:ns"
+    assert bytes([len(old)]) + old in data
+    token = secure.folder / "ns.token"
+    token.write_bytes(data.replace(bytes([len(old)]) + old, bytes([len(new)]) + new))
+    monkeypatch.setenv("KRB5CCNAME", str(secure.kdc.folder / "nothing"))
+    # One NameNode by two names: a cluster with Kerberos and two of them would take half a minute to start.
+    both = f"{address},{secure.uri.removeprefix('hdfs://')}"
+    declared: dict[str, Any] = {"conn_type": "hdfs_native", "host": both, "extra": {"token_file": str(token)}}
+    monkeypatch.setenv("AIRFLOW_CONN_HA", json.dumps(declared))
+    options = HdfsHook("ha").storage_options("hdfs:///in")
+    assert options.url == "hdfs://ns"
+    assert client.probe("hdfs:///in", options=options)["is_dir"]
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_HA",
+        json.dumps(declared | {"host": "", "extra": {"token_file": str(token), "config": options.config}}),
+    )
+    assert client.probe("hdfs://ns/in", options=HdfsHook("ha").storage_options("hdfs://ns/in"))["is_dir"]
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (b"HDTS\x00\x01\x0aha-hdfs:ns0kind\x0aha-hdfs:ns", "ns"),
+        (b"HDTS\x00\x02\x0aha-hdfs:n1\x0aha-hdfs:n2", ""),
+        (b"HDTS\x00\x01\x0e127.0.0.1:8020", ""),
+        (b"text", ""),
+    ],
+)
+def test_the_name_service_of_tokens_is_known_where_there_is_one(data: bytes, name: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(data)
+    assert kerberos.name_service_of_token(str(tmp_path / "token")) == name
+
+
+@pytest.mark.hdfs
 def test_a_kdc_that_does_not_answer_is_waited_for_and_named(secure: SecureHdfsCluster) -> None:
     keytab = secure.kdc.add("waiting")
     options = superuser(secure, kerberos_principal="waiting", kerberos_keytab=str(keytab))
@@ -387,8 +450,9 @@ def test_a_kdc_that_does_not_answer_is_waited_for_and_named(secure: SecureHdfsCl
         secure.kdc.serve()
 
 
-def test_a_keytab_without_a_principal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    declared = {"conn_type": "hdfs_native", "host": "nn", "extra": {"kerberos_keytab": "/k"}}
+@pytest.mark.parametrize("kind", ["hdfs_native", "webhdfs"])
+def test_a_keytab_without_a_principal_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = {"conn_type": kind, "host": "nn", "extra": {"kerberos_keytab": "/k"}}
     monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(declared))
     with pytest.raises(DeclarationError, match="kerberos_keytab without kerberos_principal"):
         HdfsHook("store").storage_options("hdfs:///x")
