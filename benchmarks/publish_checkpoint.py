@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.operators.candidates import collect, describe
+from airflow_tf.operators.sending import Sending
 from airflow_tf.storage.client import publish
 from airflow_tf.storage.options import StorageOptions
 
@@ -32,8 +34,9 @@ def ours(uri: str, folder: Path, prefix: str) -> None:
 
 
 def averaged(uri: str, folder: Path, prefixes: Sequence[str]) -> None:
-    """Average with verification of the inputs, then as ``ours``."""
-    average(prefixes, str(folder / "average"))
+    """Average with verification of the inputs, its data on the way while it is made, then as ``ours``."""
+    with Sending(uri, StorageOptions.from_uri(uri), 1, print, least_bytes=0) as sending:
+        average(prefixes, str(folder / "average"), on_begin=sending.begin)
     ours(uri, folder, str(folder / "average"))
 
 
@@ -60,14 +63,15 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "native":
         importlib.import_module("hdfs_native")
-    started = time.monotonic()
+    started, before = time.monotonic(), time.process_time()
     if kind == "native":
         native(uri, prefixes[0])
     elif kind == "ours":
         ours(uri, folder, prefixes[0])
     else:
         averaged(uri, folder, prefixes)
-    print(json.dumps({"seconds": time.monotonic() - started}))
+    seconds, used = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(json.dumps({"seconds": seconds, "cpu": time.process_time() + used.ru_utime + used.ru_stime - before}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_tf.core.checkpoint.average import AverageReport, NotFinite, Optimizer, average
+from airflow_tf.core.checkpoint.average import AverageReport, Begin, NotFinite, Optimizer, average
 from airflow_tf.core.checkpoint.bundle import BundleReader
 from airflow_tf.core.checkpoint.completeness import verify
 from airflow_tf.core.checkpoint.folder import checkpoints
@@ -60,6 +60,8 @@ class Aggregation:
     choices: Choices
     folder: Path
     evaluate: Evaluate | None = None
+    on_begin: Begin | None = None
+    """What is told of the file of an average that is sure to be chosen, while it is written."""
     reports: dict[str, Any] = field(default_factory=dict)
 
     def run(self, candidates: Mapping[str, str], metrics: Metrics) -> tuple[dict[str, str], str | None]:
@@ -98,7 +100,7 @@ class Aggregation:
     ) -> str:
         chosen = {each: metrics[each] for each in names}
         weights = weights_by(chosen, self.choices.weights) if self.choices.weights else ()
-        found[name] = self._write([found[each] for each in names], name, weights)
+        found[name] = self._write([found[each] for each in names], name, weights, self.on_begin)
         return name
 
     def _moving(self, found: dict[str, str]) -> tuple[dict[str, str], str | None]:
@@ -144,7 +146,9 @@ class Aggregation:
         report = {"members": soup.members, "value": soup.value, "tried": tried}
         (self.folder / "soup.json").write_text(json.dumps(report, indent=1))
 
-    def _write(self, prefixes: Sequence[str], name: str, weights: Sequence[float]) -> str:
+    def _write(
+        self, prefixes: Sequence[str], name: str, weights: Sequence[float], on_begin: Begin | None = None
+    ) -> str:
         destination = str(self.folder / name)
         report: AverageReport = average(
             prefixes,
@@ -152,6 +156,7 @@ class Aggregation:
             weights=weights,
             not_finite=self.choices.not_finite,
             optimizer=self.choices.optimizer,
+            on_begin=on_begin,
         )
         (self.folder / f"{name}.report.json").write_text(json.dumps(report.to_json(), indent=1, sort_keys=True))
         self.reports[name] = {"left_out": report.left_out, "notes": list(report.notes), "weights": list(report.weights)}

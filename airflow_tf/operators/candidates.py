@@ -14,6 +14,8 @@ from airflow_tf.core.identity import digest
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.storage.cache_entries import checksum
 
+MODEL = "model"
+"""Name of the checkpoint in a published version."""
 SAVED_MODEL = "saved_model"
 """Folder of the export, in the run's folder and in a published version."""
 
@@ -79,7 +81,7 @@ def _only_metric(scores: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def collect(prefix: str, folder: Path, saved_model: Path | None = None) -> Path:
-    """Link the files of one checkpoint into a fresh folder under the name ``model``, with TensorFlow's state file.
+    """Link the files of one checkpoint into a fresh folder under the name :data:`MODEL`, with TensorFlow's state file.
 
     :param saved_model: an export of it, linked below ``saved_model``.
     :raises CheckpointError: if one of them is gone.
@@ -94,7 +96,7 @@ def collect(prefix: str, folder: Path, saved_model: Path | None = None) -> Path:
     if not files:
         raise CheckpointError(f"checkpoint {prefix} is gone", todo="Clear the training task to train again.")
     for path in files:
-        (folder / f"model{path.name[len(source.name) :]}").hardlink_to(path)
+        (folder / f"{MODEL}{path.name[len(source.name) :]}").hardlink_to(path)
     (folder / "checkpoint").write_text('model_checkpoint_path: "model"\nall_model_checkpoint_paths: "model"\n')
     if saved_model is not None:
         if not saved_model.is_dir():

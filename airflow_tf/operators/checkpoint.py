@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,13 +13,12 @@ from airflow.sdk import Asset, BaseOperator, Context
 from airflow_tf.core.checkpoint.average import NotFinite, Optimizer
 from airflow_tf.core.checkpoint.methods import AVERAGE, CHIEF, EMA, METHODS, SOUP, TOP_K
 from airflow_tf.core.cluster import GANG_STRATEGIES
-from airflow_tf.core.errors import AirflowTfError, CheckpointError, DeclarationError, PublishError, StorageError
+from airflow_tf.core.errors import CheckpointError, DeclarationError, PublishError, StorageError
 from airflow_tf.core.identity import RunFolders, digest
 from airflow_tf.core.ledger import ReplicaRecord
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.retention import Keep
 from airflow_tf.core.settings import Settings
-from airflow_tf.core.units import parse_seconds
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.hooks.airflow_run import TaskRun, task_states
 from airflow_tf.hooks.carrying import forget
@@ -34,12 +34,11 @@ from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
 from airflow_tf.operators.candidates import SAVED_MODEL, choose, collect, describe, fresh_folder, pull, version_name
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.local_program import LocalProgram
+from airflow_tf.operators.sending import Sending
 from airflow_tf.operators.settled import MARGIN_SECONDS, replica_checkpoints, settled_records
 from airflow_tf.operators.soup import LocalEvaluation
+from airflow_tf.operators.training_task import argument, is_warm, kill_grace_seconds
 from airflow_tf.storage.client import prune_versions, publish
-
-_DEFAULT_GRACE_SECONDS = 30.0
-_LONG_GRACE_SECONDS = 300.0
 
 
 class CheckpointAggregateOperator(BaseOperator):
@@ -56,10 +55,12 @@ class CheckpointAggregateOperator(BaseOperator):
     :param not_finite: ``leave_out`` averages without replicas that have NaN or infinity.
     :param optimizer: ``drop`` leaves the optimizer's state out of averages.
     :param evaluate: entrypoint and arguments of the program that ``greedy_soup`` asks, on this host's CPU.
+    :param destination: base URI under which the result is published if no evaluation chooses another: an average is on
+        its way there while it is made.
     :return: XCom ``{"candidates": {name: prefix}, "chosen": name | None, "method": …, "fence": …, "same_start": …}``.
     """
 
-    template_fields: Sequence[str] = ("method", "evaluate")
+    template_fields: Sequence[str] = ("method", "evaluate", "destination", "hdfs_conn_id")
     ui_color = "#9dd866"
 
     def __init__(  # noqa: PLR0913 (the declaration's checkpoints section, one argument per key)
@@ -76,6 +77,8 @@ class CheckpointAggregateOperator(BaseOperator):
         not_finite: NotFinite = "refuse",
         optimizer: Optimizer = "average",
         evaluate: Mapping[str, Any] | None = None,
+        destination: str | None = None,
+        hdfs_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -90,12 +93,14 @@ class CheckpointAggregateOperator(BaseOperator):
         self.not_finite = not_finite
         self.optimizer = optimizer
         self.evaluate = evaluate
+        self.destination = destination
+        self.hdfs_conn_id = hdfs_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Collect the durable results of the current generation and aggregate them."""
         with measured("aggregate", context) as step, airflow_errors():
             dag = context["dag"]
-            strategy = _argument(dag, self.from_task, "strategy", "independent")
+            strategy = argument(dag, self.from_task, "strategy", "independent")
             self._check_method(strategy)
             run, settings = TaskRun.from_context(context), load_settings()
             ledger = open_ledger(settings)
@@ -104,22 +109,25 @@ class CheckpointAggregateOperator(BaseOperator):
                 ledger,
                 key,
                 run.folders(settings).gang(key),
-                deadline_seconds=_kill_grace_seconds(dag, self.from_task) + MARGIN_SECONDS,
+                deadline_seconds=kill_grace_seconds(dag, self.from_task) + MARGIN_SECONDS,
                 log=self.log,
             )
             states = task_states(run.dag_id, run.run_id, self.from_task)
             marked = {number: states.get(name) or "" for number, name in instance_names(dag, self.from_task).items()}
             replicas, success = (
                 sorted(marked),
-                parse_success(_argument(dag, self.from_task, "success", ALL), len(marked)),
+                parse_success(argument(dag, self.from_task, "success", ALL), len(marked)),
             )
             if strategy in GANG_STRATEGIES:  # the first replica of a gang has succeeded only if the gang has
                 replicas, success = [LEAD], (ALL, 0)
             found = replica_checkpoints(key, records, replicas, marked, self.log, success)
             folder = fresh_folder(run.folders(settings).aggregate(self.task_id))
             evaluation = self._evaluation(Path(dag.fileloc).parent, run.folders(settings), settings)
-            aggregation = Aggregation(self._choices(), folder, evaluation)
-            candidates, chosen = aggregation.run(found, _metrics(records))
+            fence = max(record.fence for record in records.values())
+            same = is_warm(dag, self.from_task) or same_start(list(found.values()))
+            with self._sending(context, run, fence, same) as sending:
+                aggregation = Aggregation(self._choices(), folder, evaluation, sending.begin if sending else None)
+                candidates, chosen = aggregation.run(found, _metrics(records))
             step.tell(method=self.method, replicas=len(found))
             self._tell(aggregation, chosen)
             return {
@@ -127,10 +135,10 @@ class CheckpointAggregateOperator(BaseOperator):
                 "chosen": chosen,
                 "method": self.method,
                 "train_task": self.from_task,
-                "fence": max(record.fence for record in records.values()),
+                "fence": fence,
                 "metrics": {name: row for name, row in _metrics(records).items() if name in found},
                 "reports": aggregation.reports,
-                "same_start": _is_warm(dag, self.from_task) or same_start(list(found.values())),
+                "same_start": same,
             }
 
     def _check_method(self, strategy: str) -> None:
@@ -164,6 +172,19 @@ class CheckpointAggregateOperator(BaseOperator):
         program = LocalProgram(name="evaluation", dag_folder=dag_folder, **{**self.evaluate, "inputs": inputs})
         return LocalEvaluation(program, folders.aggregate(self.task_id) / "evaluations")
 
+    def _sending(
+        self,
+        context: Context,
+        run: TaskRun,
+        fence: int,
+        same: bool | None,  # noqa: FBT001 (None: unknown)
+    ) -> AbstractContextManager[Sending | None]:
+        """Return what sends an average ahead, where the publisher is sure to take it."""
+        if self.destination is None or same is False:
+            return nullcontext()
+        uri = f"{self.destination.rstrip('/')}/{version_name(context['dag_run'].run_after, run)}"
+        return Sending(uri, HdfsHook(self.hdfs_conn_id).storage_options(self.destination), fence, self.log.info)
+
     def _tell(self, aggregation: Aggregation, chosen: str | None) -> None:
         for name, report in aggregation.reports.items():
             self.log.info("made %s of %s checkpoints", name, len(report["weights"]))
@@ -177,27 +198,6 @@ class CheckpointAggregateOperator(BaseOperator):
 def _metrics(records: Mapping[int, ReplicaRecord]) -> dict[str, dict[str, Any]]:
     """Return what each replica last reported."""
     return {f"replica-{number}": record.outcome.metrics for number, record in records.items() if record.outcome}
-
-
-def _argument(dag: Any, task_id: str, name: str, default: Any) -> Any:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
-    """Return an argument of a training task, as it was given."""
-    task = dag.get_task(task_id)
-    given = task.partial_kwargs.get(name) if task.is_mapped else getattr(task, name, None)
-    return default if given is None else given
-
-
-def _is_warm(dag: Any, task_id: str) -> bool | None:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
-    """Tell whether all replicas began with one checkpoint, None where that is not known."""
-    initial = _argument(dag, task_id, "initial_checkpoint", None)
-    return True if initial and not _argument(dag, task_id, "allow_from_scratch", None) else None
-
-
-def _kill_grace_seconds(dag: Any, task_id: str) -> float:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
-    """Return the kill grace of a training task; where it is a template, a long one."""
-    try:
-        return parse_seconds(_argument(dag, task_id, "kill_grace_seconds", _DEFAULT_GRACE_SECONDS))
-    except AirflowTfError:
-        return _LONG_GRACE_SECONDS
 
 
 def _digest(run: TaskRun, files: Mapping[str, Mapping[str, int]]) -> str:
@@ -313,7 +313,7 @@ class CheckpointPublishOperator(BaseOperator):
         dag, files = context["dag"], describe(local)
         task_id = aggregated.get("train_task", "train")
         bundle_version = getattr(context["dag_run"], "bundle_version", None)
-        entrypoint = str(_argument(dag, task_id, "entrypoint", ""))
+        entrypoint = str(argument(dag, task_id, "entrypoint", ""))
         return PublishManifest(
             fence=int(aggregated["fence"]),
             digest=_digest(run, files),
@@ -328,9 +328,9 @@ class CheckpointPublishOperator(BaseOperator):
                 "step": origin.published_step(str(local / "model")),
                 "aggregation": origin.aggregation(aggregated, name),
                 "inputs": origin.staged_inputs(
-                    run.folders(settings), task_id, _argument(dag, task_id, "inputs", None) or {}
+                    run.folders(settings), task_id, argument(dag, task_id, "inputs", None) or {}
                 ),
-                "session_config": _argument(dag, task_id, "session_config", {}),
+                "session_config": argument(dag, task_id, "session_config", {}),
                 "code": origin.code(entrypoint, Path(dag.fileloc).parent, bundle_version),
                 "packages": origin.packages(),
             },
@@ -376,7 +376,7 @@ class CheckpointPublishOperator(BaseOperator):
 
     def _forget_copies(self, dag: Any, run: TaskRun, train_task: str) -> None:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
         """Remove what was copied while the training went on; what cannot be removed now stays."""
-        upload = _argument(dag, train_task, "upload", None)
+        upload = argument(dag, train_task, "upload", None)
         if upload is None:
             return
         try:

@@ -240,8 +240,17 @@ def _aggregate(declaration: Declaration, full_id: FullId) -> CheckpointAggregate
             declaration.checkpoints, "metric", "mode", "weights", "top", "decay", "last", "not_finite", "optimizer"
         ),
         **(_soup(declaration, full_id) if method == SOUP else {}),
+        **_ahead(declaration),
         **rule,
     )
+
+
+def _ahead(declaration: Declaration) -> dict[str, Any]:
+    """Return where an average goes while it is made: where nothing but failure keeps it from being published."""
+    base = declaration.checkpoints.publish
+    if base is None or declaration.evaluate or declaration.approval:
+        return {}
+    return {"destination": base, "hdfs_conn_id": checkpoints_conn_id(declaration)}
 
 
 def _soup(declaration: Declaration, full_id: FullId) -> dict[str, Any]:

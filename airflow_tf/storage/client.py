@@ -101,6 +101,27 @@ def publish(
     return str(_run_mover("publish", destination, options, job, on_progress, stall_seconds, confirm))
 
 
+def send_ahead(
+    local: Path,
+    destination: str,
+    *,
+    options: StorageOptions,
+    fence: int,
+    name: str,
+    size: int,
+    stall_seconds: float = 60.0,
+) -> None:
+    """Send a file that is still being written to where :func:`publish` under the same fence will look for it.
+
+    :param name: of the file in the version.
+    :param size: in bytes, that it will have.
+    :raises PublishError: if it is deleted before it has that size.
+    :raises StorageError: whatever the file system says; nothing is left then.
+    """
+    job = {"local": str(local), "fence": fence, "name": name, "size": size}
+    _run_mover("send", destination, options, job, lambda _text: None, stall_seconds)
+
+
 def latest_version(base: str, *, options: StorageOptions, stall_seconds: float = 60.0) -> str | None:
     """Return the URI of the newest version published below ``base``, None where there is none."""
     found = _run_mover("latest", base, options, {}, lambda _text: None, stall_seconds)

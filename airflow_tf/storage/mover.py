@@ -21,6 +21,7 @@ from typing import Any
 from airflow_tf.core.errors import AirflowTfError, PublishError, to_payload
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.retention import Keep
+from airflow_tf.storage.ahead import Ahead
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.cache import Cache, boot_id
 from airflow_tf.storage.carrying import Carried
@@ -71,6 +72,7 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
     actions = {
         "stage": _stage,
         "publish": _publish,
+        "send": _send,
         "upload": _upload,
         "probe": _probe,
         "measure": _measure,
@@ -119,6 +121,11 @@ def _publish(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: R
         confirm=lambda: _ask(reporter),
     )
     return publisher.run(Path(job["local"]))
+
+
+def _send(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str:
+    ahead = Ahead(uri, open_file_system(uri, options), reporter, _patience(job, reporter), job["fence"])
+    return ahead.send(Path(job["local"]), job["name"], job["size"])
 
 
 def _ask(reporter: Reporter) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
-import re
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -27,12 +25,12 @@ from airflow_tf.core.errors import (
 )
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.units import format_bytes
+from airflow_tf.storage.ahead import NEW, OLD, beside, hidden_beside, take_over
 from airflow_tf.storage.base import CHUNK_BYTES, FileSystem, Uri, exists, read_all
 from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.versions import MANIFEST, SUCCESS, Versions
 
 _MOST_WORKERS = 4
-_LEFTOVER = re.compile(r"^\.airflow_tf-(?:new|old)-(\d+)-(.*)-[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +58,14 @@ class Publisher:
             self.patience(self._remove_leftovers)  # of a publisher that died right after it had renamed
             self._point()
             return str(self.uri)
-        self.patience(self._remove_leftovers)
-        temporary = self._beside("new", self.manifest.fence)
-        total = sum(entry["size"] for entry in self.manifest.files.values())
+        temporary = beside(self.uri.path, NEW, self.manifest.fence)
+        there = self._sent_ahead(temporary)
+        self.patience(lambda: self._remove_leftovers(but=temporary))
+        total = sum(entry["size"] for name, entry in self.manifest.files.items() if name not in there)
         self.reporter.note(f"publishing {len(self.manifest.files)} files, {format_bytes(total)}, to {self.uri}")
-        self.reporter.expect(len(self.manifest.files), total)
+        self.reporter.expect(len(self.manifest.files) - len(there), total)
         try:
-            self._fill(local, temporary)
+            self._fill(local, temporary, there)
             self.patience(lambda: self._move(temporary))
         finally:
             with contextlib.suppress(StorageError):  # renamed, or to be removed by the next publisher
@@ -74,30 +73,33 @@ class Publisher:
         self._point()
         return str(self.uri)
 
+    def _sent_ahead(self, temporary: str) -> set[str]:
+        """Let what was sent while it was written become ``temporary``; return which files need not be sent again."""
+        parts = self.uri.path, self.manifest.fence, self.manifest.files, temporary
+        self.patience(lambda: self.files.make_dirs(posixpath.dirname(self.uri.path)))
+        there = self.patience(lambda: take_over(self.files, *parts))
+        if there:
+            self.reporter.note(f"{', '.join(sorted(there))} was sent while it was written")
+        return there
+
     def _point(self) -> None:
         base = Uri(self.uri.scheme, self.uri.authority, posixpath.dirname(self.uri.path))
         Versions(base, self.files, self.patience).point()
 
-    def _beside(self, kind: str, fence: int) -> str:
-        folder, name = posixpath.split(self.uri.path)
-        # Hadoop's readers skip names that start with a dot, so a folder being filled is never taken for a version.
-        return posixpath.join(folder, f".airflow_tf-{kind}-{fence}-{name}-{uuid.uuid4().hex[:12]}")
-
-    def _remove_leftovers(self) -> None:
+    def _remove_leftovers(self, but: str = "") -> None:
         """Remove what killed publishers of this destination left, except one with a newer fence."""
-        folder, name = posixpath.split(self.uri.path)
-        self.files.make_dirs(folder)
-        for info in list(self.files.list(folder)):
-            match = _LEFTOVER.match(posixpath.basename(info.path))
-            if match and match.group(2) == name and int(match.group(1)) <= self.manifest.fence:
-                self.files.delete(info.path)
+        for hidden in hidden_beside(self.files, self.uri.path):
+            if hidden.fence <= self.manifest.fence and hidden.path != but:
+                self.files.delete(hidden.path)
 
-    def _fill(self, local: Path, temporary: str) -> None:
+    def _fill(self, local: Path, temporary: str, there: set[str]) -> None:
         folders = {posixpath.join(temporary, posixpath.dirname(name)).rstrip("/") for name in self.manifest.files}
         for folder in sorted(folders | {temporary}):
             self.patience(partial(self.files.make_dirs, folder))
         with ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="publish") as pool:
-            futures = [pool.submit(self._upload, local, temporary, name) for name in self.manifest.files]
+            futures = [
+                pool.submit(self._upload, local, temporary, name) for name in self.manifest.files if name not in there
+            ]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             if errors := [error for future in done if (error := future.exception())]:
                 self.reporter.cancel()
@@ -161,7 +163,7 @@ class Publisher:
         self.confirm()
         aside = None
         if exists(self.files, self.uri.path):
-            aside = self._beside("old", self.manifest.fence)
+            aside = beside(self.uri.path, OLD, self.manifest.fence)
             self.files.rename(self.uri.path, aside)
         try:
             self.files.rename(temporary, self.uri.path)

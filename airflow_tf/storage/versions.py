@@ -21,6 +21,7 @@ from typing import Any
 
 from airflow_tf.core.errors import DeclarationError, StorageError, StorageNotFoundError
 from airflow_tf.core.retention import Keep, Kept, to_keep
+from airflow_tf.storage.ahead import is_unfinished
 from airflow_tf.storage.base import FileInfo, FileSystem, Uri, exists, read_all
 from airflow_tf.storage.carrying import RUNS
 from airflow_tf.storage.progress import Patience
@@ -31,7 +32,7 @@ SUCCESS = "_SUCCESS"
 MARK = "_to_be_removed"
 GRACE_SECONDS = 3600.0
 COPIES_SECONDS = 7 * 86400.0
-"""Copies of a run that has not published go when nothing was copied for so long."""
+"""What was copied or sent for a run that has not published goes when nothing came for so long."""
 _VERSION = re.compile(r"^v=\d{8}T\d{6}Z-[0-9a-f]+$")
 _REMOVING = ".airflow_tf-pruned-"
 _MOST_LOOKS = 20
@@ -122,7 +123,7 @@ class Versions:
         if rules.best and versions:
             _require_metric(versions, metric or "")
         if not dry_run:
-            self.patience(self._finish)
+            self.patience(lambda: self._finish(now))
             self.patience(lambda: self._remove_copies(now))
         kept = [Kept(each.name, now - each.published_at, _number(each.metrics.get(metric or ""))) for each in versions]
         pointer = self.patience(self.pointer)
@@ -151,10 +152,11 @@ class Versions:
             self.files.rename(self._path(name), hidden)
         self.files.delete(hidden)
 
-    def _finish(self) -> None:
+    def _finish(self, now: float) -> None:
         with contextlib.suppress(StorageNotFoundError):
             for info in list(self.files.list(self.uri.path)):
-                if posixpath.basename(info.path).startswith(_REMOVING):
+                name, is_old = posixpath.basename(info.path), now - info.mtime_ms / 1000 > COPIES_SECONDS
+                if name.startswith(_REMOVING) or (is_old and is_unfinished(name)):
                     self.files.delete(info.path)
 
     def _remove_copies(self, now: float) -> None:

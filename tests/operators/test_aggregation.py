@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry
 from airflow_tf.core.errors import CheckpointError, DeclarationError
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
+from airflow_tf.operators.candidates import version_name
 from airflow_tf.operators.checkpoint import CheckpointAggregateOperator
 from airflow_tf.operators.local_program import LocalProgram
 from airflow_tf.operators.soup import LocalEvaluation
@@ -220,3 +223,18 @@ def test_without_step_0_replicas_that_are_as_unlike_as_random_ones_did_not_begin
             writer.add(b"kernel/Adam_1", Entry(1, (size,), 0, 0, 0, 0), [np.ones(size, "<f4").tobytes()])
             writer.commit()
     assert same_start(prefixes) is same
+
+
+@pytest.mark.parametrize(
+    ("destination", "same", "sends"), [(True, None, True), (True, False, False), (False, True, False)]
+)
+def test_an_average_is_sent_ahead_to_the_version_where_it_will_be_published(tmp_path, destination, same, sends):
+    base = f"file://{tmp_path}/models"
+    operator = CheckpointAggregateOperator(task_id="aggregate", destination=f"{base}/" if destination else None)
+    run = types.SimpleNamespace(dag_id="dag", run_id="run")
+    after = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    context = {"dag_run": types.SimpleNamespace(run_after=after)}
+    with operator._sending(context, run, 3, same) as sending:
+        assert (sending is not None) == sends
+        if sends:
+            assert (sending.uri, sending.fence) == (f"{base}/{version_name(after, run)}", 3)

@@ -248,6 +248,7 @@ def test_a_gang_is_trained_by_its_roles_and_its_chiefs_checkpoint_is_published(t
     assert given["memory_limit"] == "8GiB"
     aggregate = dag.get_task("aggregate_checkpoints")
     assert aggregate.method == "chief"
+    assert aggregate.destination == "file:///models"  # nothing but a failure keeps the result from it
     assert aggregate.trigger_rule == "none_failed_min_one_success"  # a worker that is not required ends skipped
     assert serialized(dag) == serialized(load_dag(write(tmp_path, GANG)))
 
@@ -270,6 +271,7 @@ def test_checkpoints_section_reaches_the_operators(tmp_path):
     aggregate, publish = dag.get_task("aggregate_checkpoints"), dag.get_task("publish")
     assert (aggregate.method, aggregate.metric, aggregate.not_finite) == ("greedy_soup", "mae", "leave_out")
     assert aggregate.evaluate["entrypoint"] == "package.module:main"
+    assert aggregate.destination is None  # the evaluation may choose another
     assert aggregate.evaluate["inputs"].keys() == {"holdout"}
     assert publish.keep == {"last": 3, "younger_than_seconds": 86400.0}
     assert [asset.uri for asset in publish.outlets] == ["hdfs://namenode:8020/models/churn"]

@@ -24,6 +24,7 @@ from airflow_tf.core.checkpoint.rules import DROPPED, MEAN, OBJECT_GRAPH, requir
 from airflow_tf.core.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
+Begin = Callable[[Path, int], None]
 NotFinite = Literal["refuse", "leave_out"]
 Optimizer = Literal["average", "drop"]
 
@@ -66,6 +67,7 @@ def average(
     not_finite: NotFinite = "refuse",
     optimizer: Optimizer = "average",
     on_progress: Progress | None = None,
+    on_begin: Begin | None = None,
 ) -> AverageReport:
     """Write the average of checkpoints to the prefix ``destination`` and name it in the folder's state file.
 
@@ -76,6 +78,8 @@ def average(
     :param not_finite: ``leave_out`` averages the others where an input has NaN or infinity, and says so.
     :param optimizer: ``drop`` leaves optimizer state out: the result is for inference or for a fresh optimizer.
     :param on_progress: called with bytes read so far and in all.
+    :param on_begin: called with the file that the data is being written into, and the size in bytes that it will have,
+        where that is known; it gets its name at the end, or is deleted. Again where the average is begun anew.
     :raises CheckpointError: if an input is damaged, the inputs differ in structure, or a tensor has NaN or infinity.
     """
     chosen = dict(zip(prefixes, _shares(prefixes, weights, destination), strict=True))
@@ -83,7 +87,9 @@ def average(
     while True:
         try:
             shares = list(chosen.values()) if weights else []
-            report = _write(list(chosen), shares, destination, on_progress, drop_optimizer=optimizer == "drop")
+            report = _write(
+                list(chosen), shares, destination, on_progress, on_begin, drop_optimizer=optimizer == "drop"
+            )
         except _NotFiniteError as found:
             if not_finite == "refuse" or len(found.bad) in {0, len(chosen)}:
                 raise found.error() from found
@@ -102,6 +108,7 @@ def _write(
     shares: Sequence[float],
     destination: str,
     on_progress: Progress | None,
+    on_begin: Begin | None,
     *,
     drop_optimizer: bool,
 ) -> AverageReport:
@@ -109,6 +116,8 @@ def _write(
         readers = [stack.enter_context(BundleReader(prefix)) for prefix in prefixes]
         work = _Average(readers, list(shares), on_progress, drop_optimizer=drop_optimizer)
         writer = stack.enter_context(BundleWriter(destination))
+        if on_begin is not None and work.written_bytes is not None:
+            on_begin(writer.data_file, work.written_bytes)
         work.write(writer)
         written = writer.commit()
         write_state(destination)
@@ -167,6 +176,14 @@ class _Average:
             if rule == MEAN or (rule != DROPPED and number == self._source)
         )
         self._done = 0
+
+    @property
+    def written_bytes(self) -> int | None:
+        """Size of the data; None where the object graph is made anew."""
+        kept = {key for key, rule in self._rules.items() if rule != DROPPED}
+        if len(kept) < len(self._rules) and OBJECT_GRAPH in kept:
+            return None
+        return sum(self._readers[self._source].entries[key].size for key in kept)
 
     def write(self, writer: BundleWriter) -> None:
         source = self._readers[self._source]

@@ -307,6 +307,11 @@ class BundleWriter:
         for path in self._temporary:
             path.unlink(missing_ok=True)
 
+    @property
+    def data_file(self) -> Path:
+        """Where the data is until :meth:`commit`, which renames it."""
+        return self._temporary[0]
+
     def add(self, key: bytes, like: Entry, chunks: Iterable[bytes], crc32c: int | None = None) -> None:
         """Append a tensor of the type, shape and slices of ``like``.
 
