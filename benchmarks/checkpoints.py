@@ -1,11 +1,12 @@
 """Averaging of checkpoints beside TensorFlow's own load-and-save: the same files, warm page cache, in turn.
 
-Then the memory of ours for inputs that are larger than any memory should be, and the way to a published version on HDFS
-beside the bare upload of its bytes.
+Then the memory of ours for inputs that are larger than any memory should be, the way to a published version on HDFS
+beside the bare upload of its bytes, and the steps of a training whose checkpoints are copied to HDFS while it goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,14 @@ from harness import SHOWN, Row, arguments, pairs, report
 
 from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry
 from airflow_tf.storage.base import Uri
+from airflow_tf.storage.client import carried
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.registry import open_file_system
 from airflow_tf.testing.hdfs import HdfsCluster
 
 _PROGRAM = Path(__file__).parent / "average_checkpoints.py"
 _PUBLISHING = Path(__file__).parent / "publish_checkpoint.py"
+_TRAINING = Path(__file__).parent / "train_steps.py"
 _TENSOR_BYTES = 32 * 2**20
 _FLOAT32 = 1
 _PAIRS = 5
@@ -111,6 +114,56 @@ def publish_rows(folder: Path, inputs: int, megabytes: int) -> list[Row]:
     return rows
 
 
+def upload_row(folder: Path, steps: int, megabytes: int) -> Row:
+    """Measure the steps of a training with one thread, its checkpoints copied whenever there is a new one, or not."""
+    number = itertools.count()
+    with HdfsCluster(blocksize_bytes=128 << 20) as cluster:
+
+        def measure(*, copies: bool) -> dict[str, float]:
+            checkpoints = folder / "training" / "checkpoints"
+            shutil.rmtree(checkpoints.parent, ignore_errors=True)
+            checkpoints.mkdir(parents=True)
+            uri = f"{cluster.uri}/copies/{next(number)}"
+            with copying(checkpoints, uri) if copies else contextlib.nullcontext():
+                command = [sys.executable, str(_TRAINING), str(checkpoints), *map(str, (steps, steps // 4, megabytes))]
+                environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+                done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+            if copies:
+                require_copy(uri)
+            figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+            return figures
+
+        mine, theirs = pairs(_PAIRS, lambda: measure(copies=True), lambda: measure(copies=False))
+    case = f"{steps} steps, 4 checkpoints of {megabytes} MB"
+    return Row(
+        case, "seconds per step", mine["seconds"], theirs["seconds"], "the same, nothing copied", "ratio <= 1.05"
+    )
+
+
+@contextlib.contextmanager
+def copying(folder: Path, uri: str) -> Iterator[None]:
+    """Run the process that copies checkpoints beside an attempt; it ends when the last one is there."""
+    options = StorageOptions.from_uri(uri).to_json()
+    job = {"folder": str(folder), "uri": uri, "options": options, "every_seconds": 1.0}
+    command = [sys.executable, "-P", "-m", "airflow_tf.supervisor.carrier"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        yield
+        process.stdin.close()
+
+
+def require_copy(uri: str) -> None:
+    """Look for the copy, outside the measured time, and make room for the next one.
+
+    :raises RuntimeError: if there is none.
+    """
+    if carried(uri, options=StorageOptions.from_uri(uri)) is None:
+        raise RuntimeError("nothing was copied")
+    delete(uri)
+
+
 def bring(kind: str, uri: str, folder: Path, prefixes: Sequence[str]) -> dict[str, float]:
     """Publish or upload in a fresh process."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -137,6 +190,7 @@ def main() -> None:
         for path in folder.glob("large-*"):
             path.unlink()
         rows += publish_rows(folder, 4, 50 if options.quick else 500)
+        rows.append(upload_row(folder, 200 if options.quick else 2000, 50 if options.quick else 200))
     finally:
         shutil.rmtree(folder)
     report(rows, options.json)
