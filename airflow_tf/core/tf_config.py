@@ -131,6 +131,8 @@ def _check_strategy(members: Mapping[str, Any], role: str, strategy: str, warnin
             why = "the workers would wait for it without end: it would have to lead them"
             todo = "Remove it, or use strategy: async."
             raise DeclarationError("TF_CONFIG has a ps in a cluster that trains in sync", why, todo)
+    if members.keys() == {EVALUATOR} and strategy == _FREE_NAMES:
+        return  # of ours it is in nobody else's cluster
     missing = [needed for needed in _NEEDED.get(strategy, ()) if needed not in members]
     if missing and not (strategy == _FREE_NAMES and members.keys() - set(_TASK_TYPES)):
         why = f"strategy {strategy} needs it; there are: {', '.join(members)}"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import jinja2
 from airflow.sdk import Context
 
-from airflow_tf.core.cluster import GANG_STRATEGIES, plan_roles, sharers, tasks, trainers
+from airflow_tf.core.cluster import GANG_STRATEGIES, STRATEGY_VARIABLE, plan_roles, sharers, tasks, trainers
 from airflow_tf.core.devices import DeviceRequest, Reading
 from airflow_tf.core.errors import DeclarationError, TemplateError
 from airflow_tf.core.identity import RunFolders
@@ -310,7 +310,7 @@ class LaunchingOperator(DeviceSeeker):
     def _with_copy(
         self, program: Program, run: TaskRun, record: ReplicaRecord, settings: Settings, folder: Path
     ) -> Program:
-        """Let the program begin with what was copied of this generation, where this host has none of its checkpoints.
+        """Let the program begin with what was copied of this generation, where that is newer than what this host has.
 
         :param folder: of the gang on this host.
         """
@@ -323,9 +323,9 @@ class LaunchingOperator(DeviceSeeker):
             log=self.log,
             allow_from_scratch=self.allow_from_scratch,
         )
-        if copy is None:
+        if not copy:
             return program
-        launches = tuple(dataclasses.replace(launch, initial_checkpoint=copy) for launch in program.launches)
+        launches = tuple(dataclasses.replace(launch, **copy) for launch in program.launches)
         return Program(program.plan, next(each for each in launches if each.replica == self.replica), launches)
 
 
@@ -384,7 +384,7 @@ def _check_cluster_variable(strategy: str, environment: Mapping[str, str]) -> No
     if strategy in GANG_STRATEGIES:
         why = f"strategy {strategy} gives each replica its own, with new ports for each attempt"
         raise DeclarationError(f"environment.{CLUSTER_VARIABLE} cannot be declared", why, "Remove it.")
-    for warning in read_tf_config(declared)[1]:
+    for warning in read_tf_config(declared, environment.get(STRATEGY_VARIABLE, ""))[1]:
         log.warning("environment.%s: %s", CLUSTER_VARIABLE, warning)
 
 

@@ -97,12 +97,7 @@ def make_app() -> FastAPI:
         after: Annotated[list[str], Query(max_length=MAX_CURVES)],
     ) -> Response:
         run, folder = _gang(dag_id, run_id, key)
-        asked = [
-            (int(replica), Cursor.parse(text))
-            for replica, _, text in (each.partition(":") for each in after)
-            if replica.isdecimal()
-        ]
-        return _answer(request, Curves(curves=training.curves(run, folder, asked)))
+        return _answer(request, Curves(curves=training.curves(run, folder, _cursors(after))))
 
     @app.get("/dags/{dag_id}/training/{key}/replicas/{replica}", dependencies=[MAY_READ_TASKS])
     def details(request: Request, dag_id: str, key: str, run_id: str, replica: int) -> Response:
@@ -121,6 +116,12 @@ def make_app() -> FastAPI:
         return JSONResponse({"detail": str(error)}, status_code=503)
 
     return app
+
+
+def _cursors(after: list[str]) -> list[tuple[int, Cursor]]:
+    """Return replica and cursor of each ``replica:cursor``."""
+    parts = [each.partition(":") for each in after]
+    return [(int(replica), Cursor.parse(text)) for replica, _, text in parts if replica.isdecimal()]
 
 
 def _placement(asked: training.Run, replica: int) -> dict[str, Any]:

@@ -207,6 +207,8 @@ def test_a_declared_cluster_that_works_is_left_alone() -> None:
         "independent", {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
     )
     _check_cluster_variable("sync", {"OTHER": "1"})
+    own_names = '{"cluster": {"trainer": {"0": "a:1", "2": "b:1"}}, "task": {"type": "trainer", "index": 2}}'
+    _check_cluster_variable("independent", {"TF_CONFIG": own_names, "AIRFLOW_TF_STRATEGY": "v1_cluster"})
 
 
 def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
@@ -256,9 +258,9 @@ def test_a_copy_replaces_what_this_host_lacks_and_a_gang_has_only_its_first_repl
 ) -> None:
     numbers: list[int] = []
 
-    def copy(generation: Generation, *_: Any, **__: Any) -> str:
+    def copy(generation: Generation, *_: Any, **__: Any) -> dict[str, Any]:
         numbers.append(generation.replica)
-        return "/copy/ck-7"
+        return {"copied_checkpoint": "/copy/ck-7", "copied_at_ns": 7}
 
     monkeypatch.setattr(launching, "rescued", copy)
     upload = {"destination": "file:///models", "every": "10m"}
@@ -268,7 +270,7 @@ def test_a_copy_replaces_what_this_host_lacks_and_a_gang_has_only_its_first_repl
     arguments: list[Any] = [program, None, None, None, None]
     found = task._with_copy(*arguments)
     assert numbers == [asked]
-    assert {launch.initial_checkpoint for launch in found.launches} == {"/copy/ck-7"}
+    assert {launch.copied_checkpoint for launch in found.launches} == {"/copy/ck-7"}
     assert found.own is found.launches[-1]
     task.fresh = True
     assert task._with_copy(*arguments) is program

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.states import AttemptState
+from airflow_tf.runtime.strategies import cluster_strategy
 from airflow_tf.runtime.strategies.v1_cluster import device_filters
 from airflow_tf.runtime.v1 import RENAMED
 from tests.strategies.programs import program, slowed
@@ -135,4 +137,19 @@ def test_a_killed_chief_restarts_the_cluster_from_its_checkpoint(make_gang: Call
     ],
 )
 def test_device_filters_of_a_role(role: str, index: int, filters: list[str]) -> None:
-    assert device_filters({"task": {"type": role, "index": index}}) == filters
+    assert device_filters({"cluster": {"ps": ["a:1"]}, "task": {"type": role, "index": index}}) == filters
+
+
+def test_a_cluster_with_other_names_is_taken_and_not_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: dict[str, Any] = {"cluster": {"server": ["a:1"], "trainer": {"0": "a:2", "2": "b:1"}}}
+    named["task"] = {"type": "trainer", "index": 2}
+    assert device_filters(named) == []
+    monkeypatch.setenv("TF_CONFIG", json.dumps(named))
+    with pytest.raises(DeclarationError, match="unknown role"):
+        cluster_strategy()
+    monkeypatch.setenv("AIRFLOW_TF_STRATEGY", "v1_cluster")
+    assert cluster_strategy() == "v1_cluster"
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"evaluator": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}')
+    for strategy in ("v1_cluster", "sync", "async"):
+        monkeypatch.setenv("AIRFLOW_TF_STRATEGY", strategy)
+        assert cluster_strategy() == ""

@@ -47,10 +47,11 @@ def cluster_strategy() -> str:
 
     :raises DeclarationError: if the environment names an unknown strategy, or a cluster that cannot work.
     """
-    config = read_tf_config(os.environ[CLUSTER_VARIABLE])[0] if CLUSTER_VARIABLE in os.environ else {}
+    declared = os.environ.get(STRATEGY_VARIABLE)
+    named = declared if declared == "v1_cluster" else ""  # takes what others refuse; the rest is judged by who joins
+    config = read_tf_config(os.environ[CLUSTER_VARIABLE], named)[0] if CLUSTER_VARIABLE in os.environ else {}
     if config.get("task", {}).get("type") == EVALUATOR:
         return ""
-    declared = os.environ.get(STRATEGY_VARIABLE)
     if declared is not None:
         if declared not in _MAKERS:
             raise DeclarationError(f"{STRATEGY_VARIABLE}={declared} is unknown", f"it is one of {', '.join(_MAKERS)}")

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
 
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.launch import CLUSTER_VARIABLE
+from airflow_tf.core.tf_config import read_tf_config
 from airflow_tf.runtime.strategies.limits import Limits
+
+_LOG = logging.getLogger("airflow_tf.strategy")
 
 STOP_GRACE_SECONDS = 5
 """TensorFlow waits for 120 s at the end of a SyncReplicas chief, for a thread that waits for a token."""
@@ -39,10 +42,15 @@ def make(_: Limits) -> Any:  # noqa: ANN401 (as the other strategies)
 def prepare() -> None:
     """Give sessions and servers of this process device filters, a short recovery wait and a short grace at the end.
 
+    A program's own TF_CONFIG may name other jobs, and numbers with gaps: a plain server takes them.
+
     Without the filters a session connects to *every* task, and waits without end for a worker that has finished.
     """
+    config, warnings = read_tf_config(os.environ[CLUSTER_VARIABLE], "v1_cluster")
+    for warning in warnings:
+        _LOG.warning("%s: %s", CLUSTER_VARIABLE, warning)
     v1 = importlib.import_module("tensorflow").compat.v1
-    filters = device_filters(json.loads(os.environ[CLUSTER_VARIABLE]))
+    filters = device_filters(config)
     manager = importlib.import_module("tensorflow.python.training.session_manager").SessionManager
     _wrap(manager, _defaults(recovery_wait_secs=RECOVERY_WAIT_SECONDS))
     _wrap(v1.train.Server, functools.partial(_filter, v1.ConfigProto, filters))
@@ -54,9 +62,14 @@ def prepare() -> None:
 
 
 def device_filters(config: dict[str, Any]) -> list[str]:
-    """Return the tasks that a task may see: parameter servers and itself; servers see everything."""
+    """Return the tasks that a task may see: parameter servers and itself; servers see everything.
+
+    So does everybody in a cluster whose servers have another name.
+    """
     role, index = config["task"]["type"], config["task"]["index"]
-    return [] if role in {"ps", "evaluator"} else ["/job:ps", f"/job:{role}/task:{index}"]
+    return (
+        [] if role in {"ps", "evaluator"} or "ps" not in config["cluster"] else ["/job:ps", f"/job:{role}/task:{index}"]
+    )
 
 
 def _monitored(original: Callable[..., Any], *args: Any, **options: Any) -> Any:  # noqa: ANN401 (a session)
