@@ -157,11 +157,13 @@ class Checkpoint(BaseModel):
 class Details(BaseModel):
     """What the folders of a replica tell: its session config as asked and as applied, placement, checkpoints.
 
-    ``placement`` is the number of operations by device; ``on_cpu`` are those that a replica with GPUs left to the CPU.
+    ``placement`` is the number of operations by device; ``on_cpu`` are those that a replica with GPUs left to the CPU;
+    ``transfers`` is the number of tensors that move between devices, by ``from -> to``.
     """
 
     replica: int
     session_config: dict[str, Any]
     placement: dict[str, int]
     on_cpu: list[str]
+    transfers: dict[str, int]
     checkpoints: list[Checkpoint]

@@ -134,6 +134,7 @@ def details(run: RunRow, folder: Path, replica: int) -> Details | None:
         session_config=_newest(attempts, SESSION_CONFIG_FILE),
         placement=placement.get("counts", {}),
         on_cpu=list(placement.get("on_cpu", {}))[:_MAX_NAMES],
+        transfers=placement.get("transfers", {}),
         checkpoints=_checkpoints(home, *attempts[-1:]),
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +39,14 @@ WORKING = [
     Gpu(uuid="GPU-1", used_bytes=8 * GIB, utilization=71),
 ]
 DAG = """
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
 with DAG("dag", schedule=None):
-    TensorFlowTrainOperator.partial(task_id="train", entrypoint="none.py").expand(replica=[0, 1])
+    train = TensorFlowTrainOperator.partial(task_id="train", entrypoint="none.py", outlets=[Asset("file:///models")])
+    train.expand(replica=[0, 1])
 """
+PUBLISHED = {"uri": "file:///models/v=1", "step": 1200, "metrics": {"mae": 12.5}, "digest": "d"}
 PROGRAM = """
 import json, os, pathlib, time
 metrics = pathlib.Path(os.environ["AIRFLOW_TF_METRICS_FILE"])
@@ -51,7 +55,7 @@ applied = {"gpu_options.allow_growth": "tf.config.experimental.set_memory_growth
 asked = {"gpu_options": {"allow_growth": True}}
 (metrics.parent / "session_config.json").write_text(json.dumps({"asked": asked, "applied": applied, "passed": {}}))
 counts = {"/job:localhost/replica:0/task:0/device:GPU:0": 41}
-(metrics.parent / "placement.json").write_text(json.dumps({"counts": counts, "on_cpu": {}}))
+(metrics.parent / "placement.json").write_text(json.dumps({"counts": counts, "on_cpu": {}, "transfers": {"CPU:0 -> GPU:0": 3}}))
 with metrics.open("a") as file:
     step = 0
     while not pathlib.Path(os.environ["STOP_FILE"]).exists():
@@ -110,6 +114,18 @@ def _reserve(gang: Gang) -> None:
     other = GangKey(gang.ledger.ledger_id, "dag", "later", "train")
     gang.ledger.open_gang(other, 2, str(gang.folder.parent / "later"))
     acquire(gang.ledger, gang.settings, other, request, range(2), Turn(look_seconds=600))
+
+
+def _publish(home: AirflowHome, run_id: str) -> None:
+    """The event of a publication, as the operator leaves it in Airflow's database."""
+    names = "asset_id, source_dag_id, source_task_id, source_run_id, source_map_index, extra, timestamp"
+    values = "id, 'dag', 'publish', ?, -1, ?, ?"
+    with contextlib.closing(sqlite3.connect(home.folder / "airflow.db", timeout=30)) as database, database:
+        done = database.execute(
+            f"INSERT INTO asset_event ({names}) SELECT {values} FROM asset",
+            (run_id, json.dumps(PUBLISHED), "2026-12-03 05:00:00.000000"),
+        )
+        assert done.rowcount == 1
 
 
 @pytest.fixture(scope="module")
@@ -222,8 +238,8 @@ def test_a_training_is_followed_while_it_runs_and_only_what_is_new_is_asked_for(
     assert re.search(r"&after=0:1\.1\.\d+&after=1:1\.1\.\d+$", asked[-1])
     shows(page.get_by_role("table", name="Session config"), "tf.config.experimental.set_memory_growth")
     shows(page, "41 operations")
+    shows(page, "3 tensors")
     shows(page.get_by_role("table", name="Checkpoints"), "model-100")
-    shows(page, "This run has published nothing.")
 
 
 def test_a_task_instance_shows_its_replica_and_the_keyboard_chooses_others(page: Page) -> None:
@@ -249,6 +265,17 @@ def test_the_pages_follow_the_dark_mode_of_airflow(page: Page) -> None:
     assert page.evaluate(text_colour) != light
     page.wait_for_function("!globalThis.lightChart.isConnected")  # a canvas has its colours from when it was made
     expect(chart).to_be_visible()
+
+
+def test_what_a_run_has_published_is_shown(installation: Installation, page: Page) -> None:
+    page.goto("/dags/dag/runs/run/plugin/tf-training")
+    shows(page, "This run has published nothing.")
+    _publish(installation.airflow.home, "run")
+    page.reload()
+    published = page.get_by_role("region", name="Published")
+    shows(published, "file:///models/v=1")
+    shows(published, "of step 1,200")
+    shows(published, "12.5000")
 
 
 def test_a_run_that_trains_nothing_says_so(installation: Installation, page: Page) -> None:

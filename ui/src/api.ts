@@ -112,6 +112,7 @@ export interface Details {
   session_config: SessionConfig;
   placement: Record<string, number>;
   on_cpu: string[];
+  transfers: Record<string, number>;
   checkpoints: { name: string; step: number | null; size_bytes: number; saved: string; problem: string }[];
 }
 

@@ -98,9 +98,23 @@ function Config({ config }: { config: SessionConfig }) {
   );
 }
 
+function Numbers({ numbers, one }: { numbers: Record<string, number>; one: string }) {
+  return (
+    <dl className="tf-facts">
+      {Object.entries(numbers).map(([name, number]) => (
+        <React.Fragment key={name}>
+          <dt>
+            <code>{name}</code>
+          </dt>
+          <dd>{count(number, one)}</dd>
+        </React.Fragment>
+      ))}
+    </dl>
+  );
+}
+
 function Placement({ details }: { details: Details }) {
-  const devices = Object.entries(details.placement);
-  if (devices.length === 0) {
+  if (Object.keys(details.placement).length === 0) {
     return (
       <p className="tf-quiet">
         No report: it is written at the end of an attempt whose session config has <code>log_device_placement</code>.
@@ -109,16 +123,8 @@ function Placement({ details }: { details: Details }) {
   }
   return (
     <>
-      <dl className="tf-facts">
-        {devices.map(([device, operations]) => (
-          <React.Fragment key={device}>
-            <dt>
-              <code>{device}</code>
-            </dt>
-            <dd>{count(operations, "operation")}</dd>
-          </React.Fragment>
-        ))}
-      </dl>
+      <Numbers numbers={details.placement} one="operation" />
+      <Numbers numbers={details.transfers} one="tensor" />
       {details.on_cpu.length > 0 && (
         <details>
           <summary>{count(details.on_cpu.length, "operation")} left to the CPU though the replica has GPUs</summary>
