@@ -22,6 +22,7 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.hooks.airflow_run import TaskRun, task_states
 from airflow_tf.hooks.carrying import forget
+from airflow_tf.hooks.code import program_folder
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.links import HdfsBrowserLink
 from airflow_tf.hooks.mapping import instance_names
@@ -122,7 +123,7 @@ class CheckpointAggregateOperator(BaseOperator):
                 replicas, success = [LEAD], (ALL, 0)
             found = replica_checkpoints(key, records, replicas, marked, self.log, success)
             folder = fresh_folder(run.folders(settings).aggregate(self.task_id))
-            evaluation = self._evaluation(Path(dag.fileloc).parent, run.folders(settings), settings)
+            evaluation = self._evaluation(dag, run.folders(settings), settings)
             fence = max(record.fence for record in records.values())
             same = is_warm(dag, self.from_task) or same_start(list(found.values()))
             with self._sending(context, run, fence, same) as sending:
@@ -163,13 +164,16 @@ class CheckpointAggregateOperator(BaseOperator):
             optimizer=self.optimizer,
         )
 
-    def _evaluation(self, dag_folder: Path, folders: RunFolders, settings: Settings) -> LocalEvaluation | None:
+    def _evaluation(self, dag: Any, folders: RunFolders, settings: Settings) -> LocalEvaluation | None:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
         if self.evaluate is None or self.method != SOUP:
             return None
         declared = self.evaluate.get("inputs", {})
         staged = ensure_all_staged(declared, folders=folders, settings=settings, log=self.log)
         inputs = {name: each.folder for name, each in staged.items()}
-        program = LocalProgram(name="evaluation", dag_folder=dag_folder, **{**self.evaluate, "inputs": inputs})
+        code = self.evaluate.get("code")
+        given = {name: value for name, value in self.evaluate.items() if name != "code"} | {"inputs": inputs}
+        base = program_folder(code, dag, lambda: folders, self.log)
+        program = LocalProgram(name="evaluation", dag_folder=base, is_code=code is not None, **given)
         return LocalEvaluation(program, folders.aggregate(self.task_id) / "evaluations")
 
     def _sending(
@@ -313,7 +317,8 @@ class CheckpointPublishOperator(BaseOperator):
         dag, files = context["dag"], describe(local)
         task_id = aggregated.get("train_task", "train")
         bundle_version = getattr(context["dag_run"], "bundle_version", None)
-        entrypoint = str(argument(dag, task_id, "entrypoint", ""))
+        given = {name: argument(dag, task_id, name, None) for name in ("entrypoint", "code", "inputs")}
+        code = self.render_template(given["code"], context)
         return PublishManifest(
             fence=int(aggregated["fence"]),
             digest=_digest(run, files),
@@ -327,11 +332,9 @@ class CheckpointPublishOperator(BaseOperator):
                 "evaluation": evaluation,
                 "step": origin.published_step(str(local / "model")),
                 "aggregation": origin.aggregation(aggregated, name),
-                "inputs": origin.staged_inputs(
-                    run.folders(settings), task_id, argument(dag, task_id, "inputs", None) or {}
-                ),
+                "inputs": origin.staged_inputs(run.folders(settings), task_id, given["inputs"] or {}),
                 "session_config": argument(dag, task_id, "session_config", {}),
-                "code": origin.code(entrypoint, Path(dag.fileloc).parent, bundle_version),
+                "code": origin.code(given["entrypoint"], code, dag, run.folders(settings), bundle_version),
                 "packages": origin.packages(),
             },
         )

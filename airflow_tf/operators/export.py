@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.export import EXPORT_VARIABLE, SAMPLE_VARIABLE, SIGNATURES_FILE
 from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.code import program_folder
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.operators.candidates import SAVED_MODEL, choose, fresh_folder, pull
@@ -31,7 +32,7 @@ class CheckpointExportOperator(BaseOperator):
     :return: XCom ``{"candidate", "folder", "signatures"}``.
     """
 
-    template_fields: Sequence[str] = ("arguments", "environment", "inputs")
+    template_fields: Sequence[str] = ("code", "arguments", "environment", "inputs")
     ui_color = "#e3a857"
 
     def __init__(  # noqa: PLR0913 (the declaration's export section and how the candidate is chosen)
@@ -43,6 +44,7 @@ class CheckpointExportOperator(BaseOperator):
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
         api: str = "auto",
         python: str | None = None,
+        code: str | None = None,
         from_task: str = "aggregate_checkpoints",
         evaluation_task: str | None = None,
         metric: str | None = None,
@@ -56,6 +58,7 @@ class CheckpointExportOperator(BaseOperator):
         self.inputs = inputs
         self.api = api
         self.python = python
+        self.code = code
         self.from_task = from_task
         self.evaluation_task = evaluation_task
         self.metric = metric
@@ -78,7 +81,8 @@ class CheckpointExportOperator(BaseOperator):
             program = LocalProgram(
                 name="export",
                 entrypoint=self.entrypoint,
-                dag_folder=Path(context["dag"].fileloc).parent,
+                dag_folder=program_folder(self.code, context["dag"], lambda: folders, self.log),
+                is_code=self.code is not None,
                 arguments=self.arguments or {},
                 inputs={name: each.folder for name, each in staged.items()},
                 environment=self.environment or {},

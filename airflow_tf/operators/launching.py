@@ -32,6 +32,7 @@ from airflow_tf.core.verdict import ALL, LEAD, parse_success
 from airflow_tf.devices.registry import read_all
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.carrying import Generation, rescued, upload_of
+from airflow_tf.hooks.code import find_entrypoint, program_folder
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker
 from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
@@ -65,8 +66,10 @@ class Program:
 class LaunchingOperator(DeviceSeeker):
     """Describe the program of one replica of a gang, or of all of them."""
 
+    code: str | None = None
     template_fields: Sequence[str] = (
         "entrypoint",
+        "code",
         "arguments",
         "environment",
         "session_config",
@@ -171,9 +174,12 @@ class LaunchingOperator(DeviceSeeker):
 
     def _variables(self, context: Context, replica: int) -> dict[str, Any]:
         """Return what templates may use besides Airflow's variables."""
-        folders = TaskRun.from_context(context).folders(load_settings())
+        folders = self._folders(context)
         inputs = {name: str(folders.staged(staged_as(name, spec))) for name, spec in (self.inputs or {}).items()}
         return {"replica": {"index": replica, "count": self._count(context)}, "inputs": inputs}
+
+    def _folders(self, context: Context) -> RunFolders:
+        return TaskRun.from_context(context).folders(load_settings())
 
     def _rendered_for(self, context: Context, replica: int) -> dict[str, Any]:
         """Return the fields that may differ between replicas, rendered for ``replica``.
@@ -224,7 +230,8 @@ class LaunchingOperator(DeviceSeeker):
     def _launch(self, context: Context, devices: ConfigContext, replica: int) -> ReplicaLaunch:
         """Describe one replica, but for its inputs."""
         count = self._count(context)
-        entrypoint, code_folder = find_entrypoint(self.entrypoint, Path(context["dag"].fileloc).parent)
+        base = program_folder(self.code, context["dag"], lambda: self._folders(context), self.log)
+        entrypoint, code_folder = find_entrypoint(self.entrypoint, base, is_code=self.code is not None)
         fields = self._rendered_for(context, replica)
         environment = {key: str(value) for key, value in (fields["environment"] or {}).items()}
         _check_cluster_variable(self.strategy, environment)
@@ -357,23 +364,6 @@ def config_context(request: DeviceRequest, readings: Sequence[Reading], api: Api
         strategy=strategy,
         share_percent=request.share_percent,
     )
-
-
-def find_entrypoint(entrypoint: str, dag_folder: Path) -> tuple[str, str]:
-    """Return the entrypoint as a replica needs it, and the folder its imports come from.
-
-    :raises DeclarationError: if a script does not exist.
-    """
-    if ":" in entrypoint and not entrypoint.endswith(".py"):
-        return entrypoint, str(dag_folder)
-    script = (dag_folder / entrypoint).resolve()
-    if not script.is_file():
-        raise DeclarationError(
-            f"entrypoint {entrypoint!r} does not exist",
-            f"looked for {script}",
-            "Write a path relative to the DAG file, or module:function.",
-        )
-    return str(script), str(script.parent)
 
 
 def _check_cluster_variable(strategy: str, environment: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.identity import TOKEN_LENGTH
 from airflow_tf.core.launch import ReplicaLaunch
-from airflow_tf.operators.launching import find_entrypoint
+from airflow_tf.hooks.code import find_entrypoint
 from airflow_tf.runtime import bootstrap, process
 from airflow_tf.supervisor.output import OutputKeeper
 from airflow_tf.supervisor.processes import base_environment
@@ -31,12 +31,14 @@ class LocalProgram:
     """An entrypoint with all that it is told at every call.
 
     :param name: what it is called in errors.
+    :param dag_folder: where the entrypoint is looked for; with ``is_code`` it holds the whole code of the run.
     :param inputs: name -> staged folder.
     """
 
     name: str
     entrypoint: str
     dag_folder: Path
+    is_code: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class LocalProgram:
         return None
 
     def _launch(self, folder: Path, variables: Mapping[str, str], checkpoint: str | None) -> ReplicaLaunch:
-        entrypoint, code_folder = find_entrypoint(self.entrypoint, self.dag_folder)
+        entrypoint, code_folder = find_entrypoint(self.entrypoint, self.dag_folder, is_code=self.is_code)
         return ReplicaLaunch(
             replica=0,
             count=1,

@@ -13,6 +13,7 @@ from airflow_tf.core.checkpoint import BundleReader
 from airflow_tf.core.checkpoint.rules import step_of
 from airflow_tf.core.identity import RunFolders, digest
 from airflow_tf.core.manifest import StagedInput
+from airflow_tf.hooks.code import code_version
 from airflow_tf.hooks.initial import INITIAL_INPUT, initial_place
 from airflow_tf.hooks.staging import staged_as
 from airflow_tf.storage.staging import manifest_path
@@ -60,11 +61,22 @@ def staged_inputs(folders: RunFolders, task_id: str, inputs: Mapping[str, Any]) 
     return found
 
 
-def code(entrypoint: str, dag_folder: Path, bundle_version: str | None) -> dict[str, Any]:
-    """Return the training program: its name, its content's digest if it is a script, and the DAG bundle's version."""
-    script = dag_folder / entrypoint
+def code(
+    entrypoint: str,
+    given: str | None,
+    dag: Any,  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    folders: RunFolders,
+    bundle_version: str | None,
+) -> dict[str, Any]:
+    """Return the training program: its name, digests of its script and of all its code, the DAG bundle's version.
+
+    :param given: the code that the run has copied; None: the entrypoint lies beside the DAG file.
+    """
+    copied = None if given is None else code_version(given, dag, folders)
+    script = (Path(copied.folder) if copied else Path(dag.fileloc).parent) / entrypoint
     content = hashlib.sha256(script.read_bytes()).hexdigest() if script.is_file() else None
-    return {"entrypoint": entrypoint, "sha256": content, "bundle_version": bundle_version}
+    found = {"entrypoint": entrypoint, "sha256": content, "bundle_version": bundle_version}
+    return found | ({"source": copied.source, "digest": copied.digest, "files": copied.files} if copied else {})
 
 
 def aggregation(aggregated: Mapping[str, Any], name: str) -> dict[str, Any]:

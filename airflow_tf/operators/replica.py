@@ -76,6 +76,7 @@ class ReplicaOperator(DeferringOperator):
         self,
         *,
         python: str | None = None,
+        code: str | None = None,
         start_method: str = "zygote",
         device_timeout: str | float = "1h",
         **kwargs: Any,
@@ -84,6 +85,7 @@ class ReplicaOperator(DeferringOperator):
             kwargs["retry_policy"] = FailureClassPolicy()
         super().__init__(**kwargs)
         self.python = python
+        self.code = code
         self.start_method = start_method
         self.device_timeout = device_timeout
         self._view: ReplicaView | None = None

@@ -47,6 +47,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
         ``ps`` or ``evaluator``; or the name of a file with it (``.yaml``, ``.json``, ``.pbtxt``, perhaps with ``.j2``
         after it), relative to the DAG file, which is rendered for each replica.
     :param api: ``tf2``, ``v1`` or ``auto``: which kind of program the session config must reach.
+    :param code: a folder or a zip file, relative to the DAG file, that is copied once per run; the entrypoint is then
+        looked for in the copy, and imports come from its top.
     :param python: the training interpreter, by default Airflow's own.
     :param start_method: ``zygote`` (fork after one import of TensorFlow) or ``spawn``.
     :param restarts: how often the supervisor starts a killed replica again within one try.

@@ -182,7 +182,16 @@ def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a
         **_success(declaration),
         **_start_timeout(declaration),
         **_given(
-            train, "strategy", "roles", "arguments", "environment", "session_config", "api", "python", "start_method"
+            train,
+            "strategy",
+            "roles",
+            "arguments",
+            "environment",
+            "session_config",
+            "api",
+            "python",
+            "code",
+            "start_method",
         ),
         retries=train.retries,
         retry_delay=train.retry_delay,
@@ -258,7 +267,7 @@ def _soup(declaration: Declaration, full_id: FullId) -> dict[str, Any]:
     evaluate, train = declaration.evaluate, declaration.train
     assert evaluate is not None
     names = evaluate.inputs if evaluate.inputs is not None else list(declaration.inputs)
-    program = _given(evaluate, "entrypoint", "arguments") | _given(train, "environment", "python")
+    program = _given(evaluate, "entrypoint", "arguments") | _given(train, "environment", "python", "code")
     return {
         "metric": evaluate.metric,
         "mode": evaluate.mode,
@@ -286,7 +295,7 @@ def _evaluate(declaration: Declaration, full_id: FullId) -> CheckpointEvaluateOp
         entrypoint=evaluate.entrypoint,
         inputs=_inputs(declaration, names, full_id),
         **_given(evaluate, "arguments"),
-        **_given(train, "environment", "session_config", "api", "python"),
+        **_given(train, "environment", "session_config", "api", "python", "code"),
         **_given(declaration.devices, *_OF_ONE_REPLICA),
         **_device_timeout(declaration),
     )
@@ -299,7 +308,7 @@ def _export(declaration: Declaration, spec: ExportSpec, full_id: FullId) -> Chec
         entrypoint=spec.entrypoint,
         inputs=_inputs(declaration, list(declaration.inputs), full_id),
         **_given(spec, "arguments"),
-        **_given(declaration.train, "environment", "api", "python"),
+        **_given(declaration.train, "environment", "api", "python", "code"),
         **_judged(declaration.evaluate, full_id),
     )
 

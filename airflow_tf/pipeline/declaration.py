@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow.sdk import get_parsing_context
 from pydantic import ValidationError
 
 from airflow_tf.pipeline.errors import DataPath, InvalidDeclarationError, Problem, problems_of
 from airflow_tf.pipeline.extends import read_declaration
+from airflow_tf.pipeline.fields import code_path
 from airflow_tf.pipeline.mending import mend
 from airflow_tf.pipeline.models import Declaration
 from airflow_tf.pipeline.rules import conflicts
@@ -68,7 +70,12 @@ def check_document(document: Document) -> Loaded:
 
 
 def _validate(data: dict[str, Any], file: Path) -> Declaration:
-    return Declaration.model_validate(data, context={"folder": file.parent})
+    train = data.get("train")
+    code = train.get("code") if isinstance(train, dict) else None
+    known = {"code": str(code_path(file.parent, code))} if isinstance(code, str) and code else {}
+    # A task that starts has the run's copy of the code, whatever has become of the source.
+    is_copied = get_parsing_context().dag_id is not None
+    return Declaration.model_validate(data, context={"folder": file.parent, "is_copied": is_copied, **known})
 
 
 def _split(path: str) -> DataPath:

@@ -7,6 +7,7 @@ the reason. ``Templated`` values are rendered when the task runs; their syntax i
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -118,6 +119,8 @@ def _entrypoint(value: str, info: ValidationInfo) -> str:
     """Return a script as an absolute path, found from the declaration's folder; ``module:function`` stays as it is."""
     if _FUNCTION.fullmatch(value):
         return value
+    if (code := (info.context or {}).get("code")) is not None:
+        return value if (info.context or {}).get("is_copied") else _in_code(value, code)
     script = (info.context or {}).get("folder", Path()) / value
     if not script.is_file():
         todo = "Give a script relative to this file, or module:function."
@@ -130,6 +133,36 @@ def _version(value: object) -> object:
         why = f"this airflow_tf reads version {VERSION} of the language"
         raise refuse(f"{value!r} is no known version", why, f"Write {VERSION}, or install the release that has it.")
     return value
+
+
+def _in_code(value: str, code: str) -> str:
+    """Check that ``code``, a folder or a zip file, has the script; where it is a template nobody knows."""
+    if is_template(code):
+        return value
+    try:
+        found = (Path(code) / value).is_file() if Path(code).is_dir() else value in zipfile.ZipFile(code).namelist()
+    except (OSError, zipfile.BadZipFile):  # is told where the code is named
+        return value
+    if not found or ".." in Path(value).parts or Path(value).is_absolute():
+        raise refuse(f"no script {value!r}", f"'train.code' {code} has none", "Give a path within it.")
+    return value
+
+
+def _code(value: str, info: ValidationInfo) -> str:
+    """Return a folder or a zip file as an absolute path, found from the declaration's folder."""
+    check_templates(value)
+    if is_template(value):
+        return value
+    code = code_path((info.context or {}).get("folder", Path()), value)
+    is_copied = (info.context or {}).get("is_copied")
+    if not is_copied and not code.is_dir() and not zipfile.is_zipfile(code):
+        raise refuse(f"no code {value!r}", f"{code} is no folder and no zip file", "Give one relative to this file.")
+    return str(code)
+
+
+def code_path(folder: Path, value: str) -> Path:
+    """Return where the code is that a declaration in ``folder`` names; a template stays as it is."""
+    return Path(value) if is_template(value) else (folder / value).absolute()
 
 
 def check_uri(value: str) -> str:
@@ -176,6 +209,7 @@ Rank = Annotated[int | str, _rendered(parse_whole)]
 Choices = Annotated[list[Templated], Field(min_length=1)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema({"type": ["string", "number"]})]
 Plain = Annotated[Any, AfterValidator(_plain), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Code = Annotated[str, Field(min_length=1), AfterValidator(_code)]
 Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
 RunUri = Annotated[Templated, AfterValidator(check_uri)]
 StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(check_uri)]

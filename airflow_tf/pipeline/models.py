@@ -24,6 +24,7 @@ from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, Star
 from airflow_tf.pipeline.fields import (
     Arguments,
     Choices,
+    Code,
     Count,
     DagId,
     Duration,
@@ -109,6 +110,7 @@ class TrainSpec(Spec):
     Retries are for what dies around the program (a killed worker, a lost host): a program's own error is not retried.
     """
 
+    code: Code | None = None
     entrypoint: Entrypoint
     strategy: Annotated[Literal["independent", "sync", "async", "v1_cluster", "towers"], ReadAtParse] = "independent"
     roles: dict[str, Annotated[Natural, ReadAtParse]] | None = None

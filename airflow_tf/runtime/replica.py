@@ -138,7 +138,10 @@ def is_script(entrypoint: str) -> bool:
 
 
 def _run_program(launch: ReplicaLaunch) -> None:
-    sys.path.insert(0, launch.code_folder)
+    folders = [launch.code_folder]
+    if is_script(launch.entrypoint):
+        folders.append(str(Path(launch.entrypoint).parent))
+    sys.path[:0] = dict.fromkeys(folders)
     if is_script(launch.entrypoint):
         sys.argv = [launch.entrypoint, *(f"--{key}={value}" for key, value in launch.arguments.items())]
         runpy.run_path(launch.entrypoint, run_name="__main__")

@@ -38,7 +38,7 @@ def test_a_declaration_needs_a_name_and_a_program_only(tmp_path):
 
 UNKNOWN_IN_TRAIN = (
     'churn.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"? Allowed here: api, '
-    "arguments, deferrable, entrypoint, environment, evaluator_grace, execution_timeout, kill_grace_seconds, memory_limit, "
+    "arguments, code, deferrable, entrypoint, environment, evaluator_grace, execution_timeout, kill_grace_seconds, memory_limit, "
     "progress_timeout, python, restarts, retries, retry_delay, roles, session_config, start_method, start_timeout, "
     "strategy, success."
 )

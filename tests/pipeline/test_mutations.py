@@ -64,6 +64,7 @@ devices:
   poke_interval: 1m
   deferrable: false
 train:
+  code: .
   entrypoint: train.py
   strategy: independent
   success: all
