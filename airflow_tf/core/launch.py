@@ -109,7 +109,8 @@ class ReplicaLaunch:
     maps names to staged folders; ``session_config`` is validated proto JSON; ``memory_limit_bytes`` is for the host's
     memory; ``memory_bytes`` is the memory of the replica's smallest device, None where it is not reported; ``cgroup``
     is the folder of the cgroup that the replica enters, empty for none. ``initial_checkpoint`` is the local prefix to
-    begin with where the run has no checkpoint of its own yet, and always where ``fresh``. ``watched_folder`` is the
+    begin with where the run has no checkpoint of its own yet, and always where ``fresh``. ``copied_checkpoint`` is the
+    local prefix of one of its own, saved by another host at ``copied_at_ns``. ``watched_folder`` is the
     folder whose checkpoints an evaluator looks at, empty for all others. ``upload`` says where its newest checkpoint
     is copied while it trains: ``uri`` (one folder for all generations), ``options`` (of the storage, which may hold
     secrets), ``environment`` (what its client reads) and ``every_seconds``.
@@ -128,6 +129,8 @@ class ReplicaLaunch:
     kill_grace_seconds: float = 30.0
     memory_limit_bytes: int | None = None
     initial_checkpoint: str | None = None
+    copied_checkpoint: str | None = None
+    copied_at_ns: int = 0
     fresh: bool = False
     allow_from_scratch: bool = False
 

@@ -18,7 +18,7 @@ from airflow_tf.core.units import parse_seconds
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.staging import Log, ensure_staged
-from airflow_tf.storage.carrying import RUNS, generation_uri
+from airflow_tf.storage.carrying import RUNS, copied_at_ns, generation_uri
 from airflow_tf.storage.client import carried, forget_carried
 from airflow_tf.supervisor.client import has_supervisor
 from airflow_tf.supervisor.results import replica_folder
@@ -65,15 +65,18 @@ class Generation:
     folder: Path
 
     @property
-    def may_have_only_copies(self) -> bool:
-        """Tell whether it has been trained before, and this host neither trains it nor has a checkpoint of it."""
+    def may_go_on_elsewhere(self) -> bool:
+        """Tell whether it has been trained before, and this host does not train it now."""
         record = self.record
         if not record.attempts and self.run.try_number <= record.first_try:
             return False
-        if record.attempts and record.outcome is None and has_supervisor(self.folder):
-            return False
-        own = replica_folder(self.folder, self.replica, record.generation) / "checkpoints"
-        return not any(own.glob("*.index"))
+        return not (record.attempts and record.outcome is None and has_supervisor(self.folder))
+
+    @property
+    def saved_ns(self) -> int:
+        """When this host has saved a checkpoint of it last, 0 where it has none."""
+        own = replica_folder(self.folder, self.replica, self.record.generation) / "checkpoints"
+        return max((index.stat().st_mtime_ns for index in own.glob("*.index")), default=0)
 
     def copies(self, replica_uri: str) -> str:
         """Return where to look: in the first generation of a new ledger, in all that an earlier one has counted."""
@@ -84,25 +87,30 @@ class Generation:
 
 def rescued(
     generation: Generation, upload: Mapping[str, Any], *, settings: Settings, log: Log, allow_from_scratch: bool
-) -> str | None:
-    """Return the prefix of what was copied of a generation of which this host has no checkpoint itself.
+) -> dict[str, Any]:
+    """Return what a launch is told of a copy that is newer than all checkpoints of the generation on this host.
+
+    Another host may have trained it meanwhile. Newer is what was saved later: ``copied_checkpoint`` is the prefix,
+    ``copied_at_ns`` the time. Empty where there is none.
 
     :raises CheckpointError: if the copy is damaged.
-    :raises StorageError: if it is not known whether there is one, and that does not mean to begin from scratch.
+    :raises StorageError: if it is not known whether there is one, and that would mean to begin from scratch unasked.
     """
-    if not generation.may_have_only_copies:
-        return None
-    run, conn_id = generation.run, upload.get("hdfs_conn_id")
+    if not generation.may_go_on_elsewhere:
+        return {}
+    run, conn_id, own_ns = generation.run, upload.get("hdfs_conn_id"), generation.saved_ns
     uri = generation.copies(upload_of(upload, run, generation.replica)["uri"])
     try:
         found = carried(uri, options=HdfsHook(conn_id).storage_options(uri), stall_seconds=_ASK_SECONDS)
     except StorageError as error:
-        if not allow_from_scratch:
+        if not allow_from_scratch and not own_ns:
             raise
-        log.warning("it is not known whether this training was copied, and it may begin from scratch: %s", error)
-        return None
-    if found is None:
-        return None
+        begins = "goes on from what this host has" if own_ns else "may begin from scratch"
+        log.warning("it is not known whether this training was copied, and it %s: %s", begins, error)
+        return {}
+    saved_ns = copied_at_ns(found) if found else 0
+    if found is None or saved_ns <= own_ns:
+        return {}
     name = posixpath.basename(found).partition("-")[2]
     staged = ensure_staged(
         f"{found}/{name}.*",
@@ -116,9 +124,9 @@ def rescued(
     prefix = str(Path(staged.folder) / name)
     verify(prefix)
     log.warning(
-        "this host has no checkpoint of replica %s: training goes on from its copy %s", generation.replica, found
+        "training of replica %s goes on from a copy newer than what this host has: %s", generation.replica, found
     )
-    return prefix
+    return {"copied_checkpoint": prefix, "copied_at_ns": saved_ns}
 
 
 def forget(upload: Mapping[str, Any], run: TaskRun, task_id: str) -> None:

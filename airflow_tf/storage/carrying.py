@@ -27,6 +27,11 @@ def generation_uri(replica_uri: str, generation: int) -> str:
     return f"{replica_uri}/generation-{generation}"
 
 
+def copied_at_ns(copy: str) -> int:
+    """Return when the checkpoint in a copy's folder was saved, by the clock of the host that saved it."""
+    return int(posixpath.basename(copy).partition("-")[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Carried:
     """The checkpoints of one generation of a replica below ``uri``, or of all its generations."""

@@ -242,6 +242,8 @@ class ReplicaRun:
 def resume_point(launch: ReplicaLaunch) -> str | None:
     """Return the last complete checkpoint of this generation; the initial one, if any, where none was ever finished.
 
+    The one that was saved last counts: another host may have trained it meanwhile, and this one has its copy.
+
     :raises CheckpointError: if there were checkpoints and none can be read: to start from scratch would hide the loss,
         unless the launch allows it.
     """
@@ -250,6 +252,8 @@ def resume_point(launch: ReplicaLaunch) -> str | None:
     found = latest_complete(Path(launch.checkpoint_folder))
     for skipped in found.skipped:
         log.warning("passed over %s: %s", skipped.path, skipped.reason)
+    if launch.copied_checkpoint and launch.copied_at_ns > _saved_ns(found.prefix):
+        return launch.copied_checkpoint
     if found.prefix is None and found.skipped and not launch.allow_from_scratch:
         folder = launch.checkpoint_folder
         raise CheckpointError(
@@ -258,3 +262,7 @@ def resume_point(launch: ReplicaLaunch) -> str | None:
             "Repair or remove them, set allow_from_scratch, or clear the task: that opens a new, empty generation.",
         )
     return found.prefix or launch.initial_checkpoint
+
+
+def _saved_ns(prefix: str | None) -> int:
+    return Path(f"{prefix}.index").stat().st_mtime_ns if prefix else 0

@@ -224,7 +224,8 @@ def ask(settings: Settings, tmp_path: Path) -> Callable[..., str | None]:
     ) -> str | None:
         record = ReplicaRecord(generation, 1, attempts, fields.get("outcome"))
         found = Generation(run or task_run(), fields.get("replica", 0), record, tmp_path / "gang")
-        return rescued(found, upload, settings=settings, log=log, allow_from_scratch=scratch)
+        told = rescued(found, upload, settings=settings, log=log, allow_from_scratch=scratch)
+        return told["copied_checkpoint"] if told else None
 
     return call
 
@@ -260,9 +261,34 @@ def test_a_host_that_has_no_checkpoint_of_a_generation_begins_with_its_copy(
     own.mkdir(parents=True)
     assert ask() is not None
     write_checkpoint(own / "ck-1")
-    assert ask() is None  # its own counts
+    assert ask() is None  # its own is newer
     copied(2, 8)
     assert ask(generation=2, attempts=1) is not None
+
+
+def test_a_training_that_moved_away_and_back_goes_on_from_where_the_other_host_came(
+    ask: Callable[..., str | None],
+    copied: Callable[..., bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = tmp_path / "gang" / "replica-0" / "generation-1" / "checkpoints"
+    own.mkdir(parents=True)
+    write_checkpoint(own / "ck-10")
+    index = copied(1, 20)
+    prefix = ask(attempts=1)
+    assert prefix is not None
+    assert Path(f"{prefix}.index").read_bytes() == index
+    write_checkpoint(own / "ck-30")
+    assert ask(attempts=1) is None
+
+    def hung(*_: object, **__: object) -> None:
+        raise StorageUnavailableError("the NameNode hangs")
+
+    monkeypatch.setattr(hook, "carried", hung)
+    assert ask(attempts=1) is None
+    assert "goes on from what this host has: the NameNode hangs" in caplog.text
 
 
 def test_a_lost_ledger_finds_what_an_earlier_one_counted(

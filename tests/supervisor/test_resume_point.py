@@ -11,6 +11,8 @@ from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.supervisor.attempt import resume_point
 from tests.supervisor.harness import write_checkpoint
 
+LATER_NS = 2**62
+
 
 def launch(tmp_path: Path, **changes: object) -> ReplicaLaunch:
     values = {"replica": 0, "count": 1, "entrypoint": "x", "code_folder": "y", "checkpoint_folder": str(tmp_path)}
@@ -28,6 +30,10 @@ def launch(tmp_path: Path, **changes: object) -> ReplicaLaunch:
         ("damaged", {"allow_from_scratch": True}, None),
         ("damaged", {"allow_from_scratch": True, "initial_checkpoint": "/warm/model"}, "/warm/model"),
         ("damaged", {"fresh": True}, None),
+        ("nothing", {"copied_checkpoint": "/copy/ck-7", "copied_at_ns": 1, "initial_checkpoint": "/w"}, "/copy/ck-7"),
+        ("whole", {"copied_checkpoint": "/copy/ck-7", "copied_at_ns": 1}, "ckpt-1"),
+        ("whole", {"copied_checkpoint": "/copy/ck-7", "copied_at_ns": LATER_NS}, "/copy/ck-7"),
+        ("damaged", {"copied_checkpoint": "/copy/ck-7", "copied_at_ns": 1}, "/copy/ck-7"),
     ],
 )
 def test_where_an_attempt_begins(tmp_path, saved, changes, expected):
