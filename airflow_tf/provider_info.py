@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": _modules(
             "airflow_tf.operators.train",
+            "airflow_tf.operators.sweep",
             "airflow_tf.operators.checkpoint",
             "airflow_tf.operators.evaluate",
             "airflow_tf.operators.export",

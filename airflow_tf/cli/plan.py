@@ -11,6 +11,7 @@ from typing import Any
 from airflow_tf.cli.output import Row, command, print_rows
 from airflow_tf.cli.planning import Planner
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.sweep import trial_name
 from airflow_tf.core.units import format_bytes
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.pipeline.declaration import load_declaration
@@ -56,6 +57,7 @@ def _lines(row: Row) -> Iterator[str]:
     yield from _devices(row["devices"])
     yield "Training"
     yield from _training(row["train"])
+    yield from (f"  trial {number}: {trial_name(trial)}" for number, trial in enumerate(row["trials"]))
     yield "Destinations"
     yield from _destinations(row["destinations"])
     if row["later"]:

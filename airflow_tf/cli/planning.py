@@ -92,10 +92,19 @@ class Planner:
                 "api": train.api,
                 "replicas": replicas,
             },
+            "trials": self._trials(),
             "destinations": self._destinations(),
             "later": self._values.later,
             "problems": self._values.problems,
         }
+
+    def _trials(self) -> list[dict[str, Any]]:
+        """Return the arguments of every trial of a sweep, rendered as far as they are known."""
+        trials = self._declaration.sweep.arguments if self._declaration.sweep else []
+        return [
+            self._values.render(trial, "sweep", {"index": number, "count": len(trials)})
+            for number, trial in enumerate(trials)
+        ]
 
     def _replica(self, number: int) -> dict[str, int]:
         return {"index": number, "count": self._count}

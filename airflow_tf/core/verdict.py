@@ -188,7 +188,7 @@ def settle(
     """
     if not plan.is_gang:
         number, end = next(iter(ended.items()))
-        found = {"checkpoint": end.outcome.checkpoint, "metrics": end.outcome.metrics}
+        found: dict[str, Any] = {"checkpoint": end.outcome.checkpoint, "metrics": end.outcome.metrics}
         outcome = replace(alarm[1], **found) if alarm and end.by_us else end.outcome
         return Verdict(outcome, {number: outcome})
     by_themselves = {number: end.outcome for number, end in ended.items() if not end.by_us}

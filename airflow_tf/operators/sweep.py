@@ -37,6 +37,7 @@ class TensorFlowTrialOperator(TensorFlowTrainOperator):
     :param stop_early: ``{"min_steps": n, "min_trials": m}``: a trial ends, as a success, when at a step not before
         ``min_steps`` its metric is worse than the median of at least ``min_trials`` other trials of this host at that
         step. By default none is stopped.
+    :param device_timeout: how long a trial may wait for its turn.
     :return: XCom of :class:`TensorFlowTrainOperator`, with ``trial`` (its arguments) and ``stopped_early`` (why, or
         None).
     """
@@ -54,9 +55,10 @@ class TensorFlowTrialOperator(TensorFlowTrainOperator):
         metric: str | None = None,
         mode: Literal["min", "max"] = "min",
         stop_early: Mapping[str, int] | None = None,
+        device_timeout: str | float = "7d",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(device_timeout=device_timeout, **kwargs)
         self.trials = trials
         self.metric = metric
         self.mode = mode

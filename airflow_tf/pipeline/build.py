@@ -22,12 +22,14 @@ from airflow_tf.operators.checkpoint import CheckpointAggregateOperator, Checkpo
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
 from airflow_tf.operators.export import CheckpointExportOperator
 from airflow_tf.operators.retry import FailureClassPolicy
+from airflow_tf.operators.sweep import TensorFlowTrialOperator
 from airflow_tf.operators.train import TensorFlowTrainOperator
 from airflow_tf.pipeline.approval import approval_task
 from airflow_tf.pipeline.callbacks import run_callbacks, task_callbacks
 from airflow_tf.pipeline.dag_fields import to_param, to_schedule
 from airflow_tf.pipeline.declaration import Loaded, load_declaration
 from airflow_tf.pipeline.models import Declaration, EvaluateSpec, ExportSpec, KeepSpec, Spec
+from airflow_tf.pipeline.sweep import BEST_TRIAL, best_task, trial_arguments
 from airflow_tf.sensors.devices import DeviceAvailabilitySensor
 from airflow_tf.storage.sharding import FILES
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
@@ -76,7 +78,9 @@ def add_tasks(declaration: Declaration, dag: DAG, group: TaskGroup) -> None:
     full_id: FullId = group.child_id
     steps: list[Any] = [_stage(declaration, full_id)] if declaration.inputs else []
     steps += [_reserve(declaration, full_id), _train(declaration, full_id)]
-    if declaration.checkpoints.aggregate != "none":
+    if declaration.sweep:
+        steps.append(best_task(declaration, full_id("train")))
+    elif declaration.checkpoints.aggregate != "none":
         steps.append(_aggregate(declaration, full_id))
     if declaration.evaluate:
         steps.append(_evaluate(declaration, full_id))
@@ -135,9 +139,9 @@ def sharers_of(declaration: Declaration) -> int:
 def _reserve(declaration: Declaration, full_id: FullId) -> DeviceAvailabilitySensor:
     devices, base = declaration.devices, declaration.checkpoints.publish
     return DeviceAvailabilitySensor(
-        task_id="reserve_devices",
         for_task=full_id("train"),
         count=devices.count,
+        **({"task_id": "wait_for_devices", "hold": False} if declaration.sweep else {"task_id": "reserve_devices"}),
         mode="reschedule",
         publish={"destination": base, "hdfs_conn_id": checkpoints_conn_id(declaration)} if base else None,
         **_given(devices, *DEVICE_FIELDS, "timeout", "poke_interval", "deferrable"),
@@ -166,14 +170,17 @@ def _device_timeout(declaration: Declaration) -> dict[str, float]:
 
 
 def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a mapped operator, whose class Airflow does not export
-    train, devices = declaration.train, declaration.devices
-    return TensorFlowTrainOperator.partial(
+    train, devices, sweep = declaration.train, declaration.devices, declaration.sweep
+    operator, number = (
+        (TensorFlowTrialOperator, len(sweep.arguments)) if sweep else (TensorFlowTrainOperator, devices.count)
+    )
+    own = trial_arguments(sweep) if sweep else {"count": number, "map_index_template": "replica {{ task.replica }}"}
+    return operator.partial(
         task_id="train",
-        count=devices.count,
         entrypoint=train.entrypoint,
         inputs=_inputs(declaration, list(declaration.inputs), full_id),
         require_checkpoint=declaration.checkpoints.aggregate != "none",
-        map_index_template="replica {{ task.replica }}",
+        **own,
         **_given(devices, *DEVICE_FIELDS),
         **_device_timeout(declaration),
         **_given(declaration.checkpoints, "fresh", "allow_from_scratch"),
@@ -205,7 +212,7 @@ def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a
             "execution_timeout",
             "deferrable",
         ),
-    ).expand(replica=list(range(devices.count)))
+    ).expand(replica=list(range(number)))
 
 
 def checkpoints_conn_id(declaration: Declaration) -> str | None:
@@ -262,6 +269,11 @@ def _ahead(declaration: Declaration) -> dict[str, Any]:
     return {"destination": base, "hdfs_conn_id": checkpoints_conn_id(declaration)}
 
 
+def _candidates_of(declaration: Declaration) -> str:
+    """Return the task that says what may be published."""
+    return BEST_TRIAL if declaration.sweep else "aggregate_checkpoints"
+
+
 def _soup(declaration: Declaration, full_id: FullId) -> dict[str, Any]:
     """Return how a greedy soup asks the evaluation program itself, and by which of its metrics it decides."""
     evaluate, train = declaration.evaluate, declaration.train
@@ -291,7 +303,7 @@ def _evaluate(declaration: Declaration, full_id: FullId) -> CheckpointEvaluateOp
     names = evaluate.inputs if evaluate.inputs is not None else list(declaration.inputs)
     return CheckpointEvaluateOperator(
         task_id="evaluate",
-        from_task=full_id("aggregate_checkpoints"),
+        from_task=full_id(_candidates_of(declaration)),
         entrypoint=evaluate.entrypoint,
         inputs=_inputs(declaration, names, full_id),
         **_given(evaluate, "arguments"),
@@ -304,7 +316,7 @@ def _evaluate(declaration: Declaration, full_id: FullId) -> CheckpointEvaluateOp
 def _export(declaration: Declaration, spec: ExportSpec, full_id: FullId) -> CheckpointExportOperator:
     return CheckpointExportOperator(
         task_id="export",
-        from_task=full_id("aggregate_checkpoints"),
+        from_task=full_id(_candidates_of(declaration)),
         entrypoint=spec.entrypoint,
         inputs=_inputs(declaration, list(declaration.inputs), full_id),
         **_given(spec, "arguments"),
@@ -317,7 +329,7 @@ def _publish(declaration: Declaration, base: str, full_id: FullId) -> Checkpoint
     checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
     return CheckpointPublishOperator(
         task_id="publish",
-        from_task=full_id("aggregate_checkpoints"),
+        from_task=full_id(_candidates_of(declaration)),
         destination=base,
         hdfs_conn_id=checkpoints_conn_id(declaration),
         outlets=[Asset(f"{declaration.dag_id}_model" if is_template(base) else base.rstrip("/"))],

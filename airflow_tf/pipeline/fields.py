@@ -215,7 +215,9 @@ RunUri = Annotated[Templated, AfterValidator(check_uri)]
 StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(check_uri)]
 DagId = Annotated[Text, name(r"[A-Za-z0-9_.-]{1,250}", "a DAG id")]
 InputName = Annotated[str, name(r"[A-Za-z][A-Za-z0-9_]*", "the name of an input")]
-Arguments = dict[Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of an argument")], Plain]
+ArgumentName = Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of an argument")]
+Arguments = dict[ArgumentName, Plain]
+Grid = dict[ArgumentName, Annotated[list[Plain], Field(min_length=1)]]
 Environment = dict[
     Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable"), AfterValidator(_variable)], Plain
 ]

@@ -48,6 +48,9 @@ def _replace(data: dict[str, Any], path: DataPath) -> None:
         data = data.get(str(part), {})
     if name in _STAND_INS:
         data[str(name)] = _STAND_INS[str(name)]
+    elif name in {"grid", "trials"}:
+        data.pop("grid", None)
+        data["trials"] = [{}]
     elif name == "train":
         data["train"] = {"entrypoint": _STAND_INS["entrypoint"]}
     else:

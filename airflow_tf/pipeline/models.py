@@ -5,6 +5,7 @@ Defaults that belong to an operator are not repeated here: a key that the file l
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -19,9 +20,11 @@ from pydantic import (
     model_validator,
 )
 
+from airflow_tf.core.sweep import expand_grid
 from airflow_tf.pipeline.called import check_callback, check_name
 from airflow_tf.pipeline.dag_fields import ParamName, ParamValue, Schedule, StartDate
 from airflow_tf.pipeline.fields import (
+    MAX_REPLICAS,
     Arguments,
     Choices,
     Code,
@@ -30,6 +33,7 @@ from airflow_tf.pipeline.fields import (
     Duration,
     Entrypoint,
     Environment,
+    Grid,
     InputName,
     Natural,
     Percent,
@@ -131,6 +135,38 @@ class TrainSpec(Spec):
     retry_delay: Duration = timedelta(seconds=10)
     execution_timeout: Duration | None = None
     deferrable: Annotated[bool, ReadAtParse] = False
+
+
+class StopEarlySpec(Spec):
+    """When a trial is stopped: it is worse than the median of the others at the same step."""
+
+    min_steps: Annotated[int, Field(ge=1), ReadAtParse] = 1
+    min_trials: Count = 3
+
+
+class SweepSpec(Spec):
+    """Trials of the training program: every combination of a grid, or a list of argument sets; the best goes on."""
+
+    grid: Annotated[Grid, Field(min_length=1)] | None = None
+    trials: Annotated[list[Arguments], Field(min_length=1)] | None = None
+    metric: Text
+    mode: Annotated[Literal["min", "max"], ReadAtParse] = "min"
+    stop_early: StopEarlySpec | None = None
+    parallel: Count | None = None
+
+    @property
+    def arguments(self) -> list[dict[str, Any]]:
+        """The arguments of each trial, by its number."""
+        return self.trials if self.trials is not None else expand_grid(self.grid or {})
+
+    @model_validator(mode="after")
+    def _check(self) -> SweepSpec:
+        if (self.grid is None) == (self.trials is None):
+            raise refuse("it needs one of 'grid' and 'trials'", todo="Write grid: {lr: [0.1, 0.01]}.")
+        number = math.prod(map(len, self.grid.values())) if self.grid is not None else len(self.trials or ())
+        if number > MAX_REPLICAS:
+            raise refuse(f"{number} trials are too many", todo=f"Write at most {MAX_REPLICAS}.")
+        return self
 
 
 class EvaluateSpec(Spec):
@@ -257,6 +293,7 @@ class Declaration(Spec):
     inputs: dict[InputName, InputSpec] = {}
     devices: DevicesSpec = DevicesSpec()
     train: TrainSpec
+    sweep: SweepSpec | None = None
     evaluate: EvaluateSpec | None = None
     approval: ApprovalSpec | None = None
     checkpoints: CheckpointsSpec = CheckpointsSpec()

@@ -97,6 +97,8 @@ def _sharing(declaration: Declaration) -> Iterator[Conflict]:
 
 def _strategy(declaration: Declaration) -> Iterator[Conflict]:
     train, count, method = declaration.train, declaration.devices.count, declaration.checkpoints.aggregate
+    if declaration.sweep:
+        count = len(declaration.sweep.arguments)
     where: DataPath = ("train", "roles") if train.roles is not None else ("train", "strategy")
     try:
         roles = plan_roles(train.strategy, train.roles, count)
@@ -121,6 +123,8 @@ def _strategy(declaration: Declaration) -> Iterator[Conflict]:
 
 def _method(declaration: Declaration) -> Iterator[Conflict]:
     checkpoints, evaluate = declaration.checkpoints, declaration.evaluate
+    if declaration.sweep:
+        return
     method, where = checkpoints.aggregate, ("checkpoints", "aggregate")
     for key, methods in _OF_METHODS.items():
         if key in checkpoints.model_fields_set and (method or "average") not in methods:
@@ -169,6 +173,34 @@ def _publication(declaration: Declaration) -> Iterator[Conflict]:
         yield Conflict(("checkpoints", "keep", "best"), "it needs the metric of an 'evaluate' section", todo="Add it.")
 
 
+def _sweep(declaration: Declaration) -> Iterator[Conflict]:
+    sweep, train, checkpoints = declaration.sweep, declaration.train, declaration.checkpoints
+    if sweep is None:
+        return
+    if declaration.devices.count != 1:
+        todo = "Remove it; sweep.parallel limits how many train at the same time, per_replica gives each more devices."
+        yield Conflict(("devices", "count"), "a sweep has none", "each trial is one replica", todo)
+    if train.strategy != "independent":
+        why = "a trial is one process on its own devices"
+        yield Conflict(("train", "strategy"), f"{train.strategy} does not fit a sweep", why, "Remove it.")
+    if train.success == "chief":
+        todo = "Write all, or {at_least: n} with a number of trials."
+        yield Conflict(("train", "success"), "chief does not fit a sweep", "trials have no chief", todo)
+    for key in ("aggregate", *_OF_METHODS):
+        if key in checkpoints.model_fields_set:
+            why = "the checkpoint of a sweep is its best trial's, by sweep.metric"
+            yield Conflict(("checkpoints", key), "a sweep does not use it", why, "Remove it.")
+    for name, spec in declaration.inputs.items():
+        if spec.shard:
+            what = "a sweep does not share inputs"
+            yield Conflict(("inputs", name, "shard"), what, "each trial sees all of them", "Remove it.")
+    others = len(sweep.arguments) - 1
+    if sweep.stop_early and sweep.stop_early.min_trials > others:
+        where: DataPath = ("sweep", "stop_early", "min_trials")
+        todo = f"Write at most {others}." if others else "Remove stop_early, or write more trials."
+        yield Conflict(where, f"{sweep.stop_early.min_trials} is too many", f"a trial has {others} others", todo)
+
+
 _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] = {
     _params: (("params",), ("schedule",)),
     _catchup: (("catchup",), ("start_date",), ("schedule",)),
@@ -176,6 +208,7 @@ _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] 
     _shards: (("inputs",),),
     _sharing: (("inputs",), ("train", "strategy")),
     _strategy: (
+        ("sweep",),
         ("train", "strategy"),
         ("train", "roles"),
         ("train", "success"),
@@ -183,7 +216,8 @@ _RULES: dict[Callable[[Declaration], Iterator[Conflict]], tuple[DataPath, ...]] 
         ("devices", "count"),
         ("checkpoints", "aggregate"),
     ),
-    _method: (("checkpoints",), ("devices", "count")),
+    _method: (("checkpoints",), ("devices", "count"), ("sweep",)),
     _publication: (("checkpoints",),),
+    _sweep: (("sweep",), ("devices", "count"), ("train", "strategy"), ("train", "success"), ("checkpoints",)),
 }
 """Each rule, with the keys that it reads; of sections that only have to be there it reads none."""

@@ -16,7 +16,7 @@ from airflow_tf.pipeline.errors import DataPath, suggest
 OWN = ("replica", "inputs")
 """What a training task adds to Airflow's own names."""
 
-_RENDERED = ("callbacks", "inputs", "devices", "train", "evaluate", "approval", "checkpoints")
+_RENDERED = ("callbacks", "inputs", "devices", "train", "sweep", "evaluate", "approval", "checkpoints")
 """Sections with values that are rendered when a task runs."""
 
 

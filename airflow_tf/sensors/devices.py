@@ -21,6 +21,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_tf.core.errors import AirflowTfError, LedgerUnavailableError
 from airflow_tf.core.ledger import Granted, Refused
+from airflow_tf.core.states import MemberState
 from airflow_tf.hooks.airflow_run import TaskRun, runs_in_process
 from airflow_tf.hooks.devices import DEVICE_FIELDS, DeviceSeeker, read_count
 from airflow_tf.hooks.hdfs import HdfsHook
@@ -54,6 +55,8 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
     :param publish: ``{"destination": base URI, "hdfs_conn_id": …}`` of the publication at the end of the run: what
         makes it impossible is found now, not after the training.
     :param kwargs: what is asked of the devices: see :class:`airflow_tf.hooks.devices.DeviceSeeker`.
+    :param hold: False gives the devices back at once: for trials of a sweep, which take their turns by themselves, it
+        says when the first one could begin, and fails at once where none ever can.
     :param deferrable: wait in the triggerer, which asks only the ledger: each look at the devices is a short task on a
         worker. Inside ``dags test`` and ``tasks test`` it waits in place.
     :return: XCom ``{"reservation_id", "ledger_id", "devices": {replica: [uuid, …]}}``.
@@ -69,6 +72,7 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
         for_task: str,
         count: int | str | None = None,
         publish: Mapping[str, str | None] | None = None,
+        hold: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -76,6 +80,7 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
         self.for_task = for_task
         self.count = count
         self.publish = publish
+        self.hold = hold
         self.deferrable = deferrable
         self._refused: Refused | None = None
         self._is_waiting = False
@@ -215,7 +220,12 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
             # A deferred waiter is renewed by its trigger; where that is gone, it stands in nobody's way for long.
             look_seconds = SHORTEST_LOOK_SECONDS if self.deferrable else max(self.poke_interval, SHORTEST_LOOK_SECONDS)
             turn = self.turn(look_seconds)
-            return acquire(ledger, settings, key, request, replicas, turn), ledger.ledger_id
+            answer = acquire(ledger, settings, key, request, replicas, turn)
+            if isinstance(answer, Granted) and not self.hold:
+                for member in answer.members:
+                    if member.state == MemberState.RESERVED:  # what a supervisor has confirmed is in use
+                        ledger.release(member)
+            return answer, ledger.ledger_id
         finally:
             ledger.close()
 
@@ -228,5 +238,6 @@ class DeviceAvailabilitySensor(DeviceSeeker, BaseSensorOperator):
     def _xcom(self, granted: Granted, ledger_id: str) -> dict[str, Any]:
         devices = {str(member.replica): [device.uuid for device in member.devices] for member in granted.members}
         for replica, uuids in devices.items():
-            self.log.info("%s[%s] gets %s", self.for_task, replica, ", ".join(uuids) or "no device")
+            got = "gets" if self.hold else "could have"
+            self.log.info("%s[%s] %s %s", self.for_task, replica, got, ", ".join(uuids) or "no device")
         return {"reservation_id": granted.reservation_id, "ledger_id": ledger_id, "devices": devices}
