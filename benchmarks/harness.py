@@ -81,7 +81,8 @@ def report(rows: Sequence[Row], file: Path | None) -> None:
     print("| case | figure | ours | reference | ratio | target | met |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:
-        reference = "not run" if row.reference is None else f"{row.reference:.2f} ({row.reference_name})"
+        value = "not run" if row.reference is None else f"{row.reference:.2f}"
+        reference = f"{value} ({row.reference_name})"
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         print(f"| {row.case} | {row.figure} | {row.ours:.2f} | {reference} | {ratio} | {row.target} | {row.met} |")
     if file is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from airflow_tf.core.identity import digest
@@ -20,6 +22,10 @@ class StagedFile:
     size: int
     mtime_ms: int
     crc32c: int
+
+
+_FILE_FIELDS = tuple(each.name for each in fields(StagedFile))
+_file_values = attrgetter(*_FILE_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +80,32 @@ class StagedInput:
             "digest": self.digest,
         }
 
+    def lines(self) -> Iterator[str]:
+        """Yield the manifest as JSON text, a file a line: there may be a hundred thousand of them."""
+        head = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "files"}
+        yield json.dumps({"format": FORMAT_VERSION} | head)[:-1] + ', "files": ['
+        separator = "\n"
+        for file in self.files:
+            yield separator + json.dumps(dict(zip(_FILE_FIELDS, _file_values(file), strict=True)))
+            separator = ",\n"
+        yield "\n]}\n"
+
     def dumps(self) -> str:
         """Return the manifest as JSON text."""
-        return json.dumps({"format": FORMAT_VERSION} | asdict(self), indent=1, sort_keys=True)
+        return "".join(self.lines())
 
     @classmethod
     def loads(cls, text: str) -> StagedInput:
         """Read a manifest written by :meth:`dumps`."""
-        data = json.loads(text)
+        data = json.loads(text, object_hook=_file_or_same)
         data.pop("format", None)
-        data["files"] = tuple(StagedFile(**file) for file in data["files"])
+        data["files"] = tuple(data["files"])
         data["skipped"] = tuple(data["skipped"])
         return cls(**data)
+
+
+def _file_or_same(data: dict[str, Any]) -> Any:  # noqa: ANN401 -- a file, or the JSON object as it is
+    return StagedFile(**data) if "crc32c" in data else data
 
 
 @dataclass(frozen=True, slots=True)

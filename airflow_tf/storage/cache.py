@@ -131,14 +131,19 @@ class Cache:
 
         :raises StorageNoSpaceError: if the disk will not hold ``need_bytes``.
         """
-        found = list(cache_entries(self._folder))
-        total = sum(entry.size for entry in found)
-        for entry in removable(found, math.inf):
-            if total + need_bytes <= self._budget_bytes and free_bytes(self._folder) >= need_bytes:
-                return
+        total = sum(entry.size for entry in cache_entries(self._folder))
+
+        def fits() -> bool:
+            return total + need_bytes <= self._budget_bytes and free_bytes(self._folder) >= need_bytes
+
+        if fits():
+            return
+        for entry in removable(cache_entries(self._folder), math.inf):
             if entry.key not in keep:
                 entry.path.unlink(missing_ok=True)
                 total -= entry.size
+                if fits():
+                    return
         if free_bytes(self._folder) < need_bytes:
             raise self.no_space(need_bytes)
 

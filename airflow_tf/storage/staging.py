@@ -103,6 +103,24 @@ class Stager:
         if left_out := selection.left_out():
             self.reporter.note(left_out)
         self._check_names(selection)
+        building = building_path(target)
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(mode=0o700, parents=True)
+        try:
+            staged = self._fill(building, selection)
+            selection.files.clear()  # of a hundred thousand files not everything fits into memory at once
+            result = self._describe(selection, staged, target, time.monotonic() - started)
+            del staged
+            found = already_staged(str(self.uri), target)
+            if found and found.files == result.files:  # the same again: replicas may be reading from that folder
+                return found
+            _put_in_place(building, target, result)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        return result
+
+    def _fill(self, building: Path, selection: Selection) -> list[_Staged]:
+        """Find out what is missing, make room for it, and place all files."""
         wanted = [Wanted(name, info, self._key(info)) for name, info in selection.files.items()]
         sizes = {file.key: file.info.size for file in wanted}
         self.cache.remove_abandoned(sizes.keys())
@@ -116,19 +134,7 @@ class Stager:
             f"staging {count} files, {format_bytes(total)}, of which {format_bytes(missing)} are not in the cache"
         )
         self.reporter.expect(count, total)
-        building = building_path(target)
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(mode=0o700, parents=True)
-        try:
-            staged = self._copy_all(wanted, cached, building)
-            result = self._describe(selection, staged, target, time.monotonic() - started)
-            found = already_staged(str(self.uri), target)
-            if found and found.files == result.files:  # the same again: replicas may be reading from that folder
-                return found
-            _put_in_place(building, target, result)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-        return result
+        return self._copy_all(wanted, cached, building)
 
     def _check_names(self, selection: Selection) -> None:
         for name in selection.files:
@@ -235,5 +241,6 @@ def _put_in_place(building: Path, target: Path, result: StagedInput) -> None:
     building.rename(target)
     shutil.rmtree(old, ignore_errors=True)
     draft = manifest.with_name(f".{manifest.name}.new")
-    draft.write_text(result.dumps(), encoding="utf-8")
+    with draft.open("w", encoding="utf-8") as file:
+        file.writelines(result.lines())
     draft.replace(manifest)

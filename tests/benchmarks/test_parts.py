@@ -132,3 +132,14 @@ def test_the_events_benchmark_reads_what_it_wrote(tmp_path: Path) -> None:
     assert sorted(found) == sorted(events.SERIES)
     assert [step for step, _ in found["loss"]] == [0, 1, 2]
     assert found["norm"][1][1] == pytest.approx(1 / 8)
+
+
+def test_memory_of_staging_is_measured_in_caller_and_mover(tmp_path: Path, no_processes_left: None) -> None:
+    memory = bench("staging_memory")
+    rows = memory.large_file(tmp_path, 1 << 20) + memory.many_files(tmp_path, 30)
+    assert [(row.case, row.figure) for row in rows] == [
+        (case, f"MB RSS of the {process}")
+        for case in ("0.000976562 GiB file, local", "30 files")
+        for process in ("caller", "mover")
+    ]
+    assert all(0 < row.ours < 200 for row in rows)
