@@ -20,6 +20,17 @@ _RENDERED = ("callbacks", "inputs", "devices", "train", "sweep", "evaluate", "ap
 """Sections with values that are rendered when a task runs."""
 
 
+_DATED = frozenset(
+    {
+        "data_interval_end", "data_interval_start", "ds", "ds_nodash", "logical_date", "task_instance_key_str", "ts",
+        "ts_nodash", "ts_nodash_with_tz",
+    }
+)  # fmt: skip
+"""Names that a run without a logical date has not: one that assets have started."""
+
+_GUARDS = ("is defined", "is not defined", "default(")
+
+
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """A name that nobody defines."""
@@ -43,7 +54,19 @@ def unknown_names(data: dict[str, Any], params: Collection[str] | None) -> list[
         for name in sorted(attributes_of(text, "params").difference(params)) if params is not None else ():
             todo = f"{suggest(name, sorted(params or ()))} Declare it under 'params'.".strip()
             found.append(Unknown(path, f"there is no param {name!r}", todo))
+        for name in sorted(variables_of(text) & _DATED) if _starts_by_assets(data) and not _is_guarded(text) else ():
+            what = f"{name!r} is not there in a run that assets start, which has no logical date"
+            found.append(Unknown(path, what, "Use run_id or dag_run.run_after, or give a default."))
     return found
+
+
+def _starts_by_assets(data: dict[str, Any]) -> bool:
+    schedule = data.get("schedule")
+    return isinstance(schedule, list) or (isinstance(schedule, dict) and "assets" in schedule)
+
+
+def _is_guarded(text: str) -> bool:
+    return any(guard in text for guard in _GUARDS)
 
 
 def _templates(value: Any, path: DataPath) -> Iterator[tuple[DataPath, str]]:  # noqa: ANN401  any YAML value

@@ -85,7 +85,7 @@ def _read_text(file: Path) -> str:
     start = Position(1, 1)
     if len(raw) > MAX_BYTES:
         problem = Problem(start, (), f"larger than {MAX_BYTES} bytes", todo="A declaration is a page of text.")
-    elif raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+    elif raw.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in raw[:2]:  # with and without a byte order mark
         problem = Problem(start, (), "the text is UTF-16", todo="Save it as UTF-8.")
     else:
         try:

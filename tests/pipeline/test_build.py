@@ -5,6 +5,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from airflow.serialization.definitions.param import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_tf.operators.retry import FailureClassPolicy
@@ -300,3 +301,15 @@ def test_checkpoints_are_copied_below_the_base_of_the_versions(tmp_path):
     upload = load_dag(write(tmp_path, text)).get_task("train").partial_kwargs["upload"]
     base = "hdfs://namenode:8020/models/churn"
     assert upload == {"destination": base, "hdfs_conn_id": "cluster", "every": "10m"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"epochs": "many"}, "'many' is not of type 'integer'"), ({"epochs": 0}, "0 is less than the minimum of 1")],
+)
+def test_a_param_of_the_wrong_type_is_refused_when_a_run_is_triggered(tmp_path, given, message):
+    """As the API and ``airflow dags trigger --conf`` do it: with what Airflow stores of the DAG."""
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(load_dag(write(tmp_path))))
+    with pytest.raises(ParamValidationError, match=message):
+        stored.params.deep_merge(given).validate()
+    assert stored.params.deep_merge({"epochs": 5}).validate() == {"epochs": 5}

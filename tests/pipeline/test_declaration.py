@@ -127,6 +127,8 @@ UNKNOWN_IN_TRAIN = (
         (changed("  publish: hdfs://namenode:8020/models/churn\n", "  initial_checkpoint: latest\n"), "27:3: checkpoints.initial_checkpoint: nothing is published: the latest version is looked for below"),
         (changed("average", "best").replace("evaluate:\n  entrypoint: package.module:main\n  metric: mae\n  inputs: [holdout]\n", ""), "checkpoints.aggregate: best needs an 'evaluate' section"),
         (changed("models/churn", "models/{{ run_id }}"), "27:3: checkpoints.publish: run_id is not allowed here: the base must be the same"),
+        (changed('"@daily"', "[hdfs://nn:8020/a]").replace("{{ run_id }}", "{{ ds }}"), "7:11: inputs.train.uri: 'ds' is not there in a run that assets start, which has no logical date. Use run_id or dag_run.run_after"),
+        (changed('"@daily"', "{timetable: CronTriggerTimetable, expression: '@daily', assets: [hdfs://nn:8020/a]}").replace("{{ run_id }}", "{{ logical_date.year }}"), "7:11: inputs.train.uri: 'logical_date' is not there"),
         (with_lines("version: 2\n"), "28:1: version: 2 is no known version: this airflow_tf reads version 1 of the language. Write 1, or install"),
         (with_lines("version: '1'\n"), "28:1: version: '1' is no known version"),
         (with_lines("version: true\n"), "28:1: version: True is no known version"),

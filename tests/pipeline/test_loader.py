@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions.dag import DAG
@@ -171,3 +173,51 @@ def test_a_loader_of_one_file_builds_nothing_for_another_dag(tmp_path, wanted):
 def test_an_empty_folder_is_reported(tmp_path, caplog):
     assert load(tmp_path) == {}
     assert "No declaration" in caplog.text
+
+
+def folder_of_many(tmp_path):
+    """Write 200 declarations, five of them broken each in its own way; return the names of these."""
+    broken = {
+        7: changed("  count: 2", "  cuont: 2"),
+        50: changed("  holdout:", "  <<:"),
+        101: "- a list\n",
+        150: changed("entrypoint: train.py", "entrypoint: nowhere.py"),
+        199: "dag_id: [\n",
+    }
+    for number in range(200):
+        text = broken.get(number, VALID).replace("dag_id: churn", f"dag_id: churn_{number}")
+        write(tmp_path, text, f"churn_{number}.tf.yaml")
+    return [f"churn_{number}" for number in broken]
+
+
+def test_five_broken_declarations_of_200_with_loaders_of_their_own_are_five_import_errors(tmp_path):
+    broken = folder_of_many(tmp_path)
+    for file in tmp_path.glob("*.tf.yaml"):
+        name = file.name.removesuffix(".tf.yaml")
+        (tmp_path / f"{name}.py").write_text(FOLDER_LOADER.replace("__file__)", f"__file__, {file.name!r})"))
+    bag = DagBag(str(tmp_path), bundle_name="test")
+    assert len(bag.dags) == 195
+    assert sorted(Path(file).stem for file in bag.import_errors) == sorted(broken)
+    for file, text in bag.import_errors.items():
+        assert f"{Path(file).stem}.tf.yaml:" in text
+
+
+def test_five_broken_declarations_of_200_with_one_loader_are_shown_in_their_own_places(tmp_path):
+    broken = folder_of_many(tmp_path)
+    (tmp_path / "all.py").write_text(FOLDER_LOADER)
+    bag = DagBag(str(tmp_path), bundle_name="test")
+    assert bag.import_errors == {}
+    shown = {dag_id for dag_id, dag in bag.dags.items() if "broken" in dag.tags}
+    assert (len(bag.dags), shown) == (200, set(broken))
+    for dag_id in broken:
+        assert f"{dag_id}.tf.yaml:" in bag.dags[dag_id].doc_md
+
+
+@pytest.mark.parametrize("dag_id", ["inherited", "other"])
+def test_a_line_that_only_looks_like_the_name_does_not_hide_an_inherited_one(tmp_path, wanted, dag_id):
+    (tmp_path / "base.yaml").write_text("dag_id: inherited\n")
+    looks_so = "extends: base.yaml\ndescription: 'text\n\ndag_id: other\n\n'\n"
+    write(tmp_path, VALID.replace("dag_id: churn\n", looks_so), "child.tf.yaml")
+    write(tmp_path, VALID.replace("dag_id: churn", "\"dag_id\": 'other'"), "other.tf.yaml")
+    wanted(dag_id)
+    assert list(load(tmp_path)) == [dag_id]

@@ -203,3 +203,60 @@ def test_a_missing_line_ends_in_our_error_or_in_a_declaration(tmp_path):
     for number in range(len(LINES)):
         with contextlib.suppress(InvalidDeclarationError):
             load_declaration(write(tmp_path, "\n".join([*LINES[:number], *LINES[number + 1 :]]) + "\n"))
+
+
+def test_a_key_in_the_wrong_place_is_named_with_its_line(tmp_path):
+    """Each key with a value of its own, moved to the top: most belong nowhere there, some are there already."""
+    top = {path[0] for path, _, indent in keys() if indent == 0}
+    for path, number, indent in keys():
+        name = path[-1]
+        if indent == 0 or LINES[number].endswith(":"):
+            continue
+        rest = [line for other, line in enumerate(LINES) if other != number]
+        found = errors(tmp_path, [*rest, LINES[number].strip()]) if name not in top else [((len(LINES), 1), name)]
+        assert any(place[0] == len(LINES) and name in text for place, text in found), (path, found)
+
+
+def test_every_key_that_a_declaration_needs_is_asked_for_by_its_section(tmp_path):
+    for section, name in (((), "dag_id"), ((), "train"), (("train",), "entrypoint"), (("evaluate",), "metric")):
+        start = next(number for path, number, _ in keys() if path == (*section, name))
+        end = next((n for p, n, i in keys() if n > start and i <= len(section) * 2), len(LINES))
+        found = errors(tmp_path, [*LINES[:start], *LINES[end:]])
+        assert any(".".join((*section, name)) + ": missing. Add it." in text for _, text in found), (name, found)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("", (1, 1), "the file is empty"),
+        ("# only a comment\n", (1, 1), "the file is empty"),
+        ("- dag_id: churn\n", (1, 1), "the file holds a list, not keys with values"),
+        ("churn\n", (1, 1), "the file holds a single value"),
+        (WHOLE.replace("  count: 2", "\tcount: 2"), None, "a tab indents the line"),
+        (WHOLE.replace("  entrypoint: train.py", "  <<: {a: 1}\n  entrypoint: train.py"), None, "merge keys (<<) are not supported"),
+        (WHOLE.encode("utf-16"), (1, 1), "the text is UTF-16. Save it as UTF-8."),
+        (WHOLE.encode("utf-16-be"), (1, 1), "the text is UTF-16"),
+        (b"\xef\xbb\xbf" + WHOLE.replace("  count: 2", "  cuont: 2").encode(), None, "devices.cuont: unknown key"),
+        (WHOLE.replace("  count: 2", "  cuont: 2").replace("\n", "\r\n"), None, "devices.cuont: unknown key"),
+        (WHOLE.replace("  count: 2", "  count: 2\r"), None, None),
+    ],
+)  # fmt: skip
+def test_what_an_editor_may_do_to_a_file_is_told_or_changes_nothing(tmp_path, text, place, message):
+    file = write(tmp_path, text)
+    if message is None:
+        load_declaration(file)
+        return
+    number = next((n for n, line in enumerate(LINES, 1) if "count: 2" in line), 0) if "train.py" not in message else 0
+    with pytest.raises(InvalidDeclarationError) as caught:
+        load_declaration(file)
+    [problem] = caught.value.problems
+    assert message in str(problem.message)
+    if place is not None:
+        assert problem.position[:2] == place
+    elif "merge" not in message:
+        assert problem.position.line == number
+
+
+def test_two_hundred_mutations_are_told(tmp_path):
+    written = [path for path, number, _ in keys() if not LINES[number].endswith(":")]
+    assert 3 * len(written) >= 200  # misspelt, repeated, wrong: each test above goes through all of them
