@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tensorflow
 
 def test_tensorflow_restores_the_average_and_it_is_the_mean(tensorflow_checkpoints, run_tensorflow):
     root = tensorflow_checkpoints
-    for name in ("keras", "odd", "big", "v1"):
+    for name in ("keras", "odd", "big", "v1", "types"):
         latest = [latest_complete(root / f"replica-{seed}" / name) for seed in (1, 2)]
         assert [found.skipped for found in latest] == [(), ()]
         calls = []
@@ -57,7 +57,7 @@ def test_the_rules_name_what_has_no_mean(tensorflow_checkpoints, tmp_path):
     assert report.notes == ("the inputs are at different steps: 1, 2",)
 
 
-@pytest.mark.parametrize("name", ["keras", "odd", "big", "v1"])
+@pytest.mark.parametrize("name", ["keras", "odd", "big", "v1", "types"])
 def test_every_flipped_byte_of_data_is_found(tensorflow_checkpoints, tmp_path, name):
     (index,) = (tensorflow_checkpoints / "replica-1" / name).glob("*.index")
     for file in index.parent.glob(f"{index.stem}.*"):

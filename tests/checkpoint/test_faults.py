@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import resource
+import struct
 import time
 
 import numpy as np
 import pytest
 
-from airflow_tf.core.checkpoint import BundleReader, latest_complete, verify
+from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry, latest_complete, verify
 from airflow_tf.core.checkpoint.average import average
+from airflow_tf.core.checkpoint.wire import extend_crc, mask
 from airflow_tf.core.errors import CheckpointError
 
 fork = multiprocessing.get_context("fork")
@@ -96,3 +99,59 @@ def test_a_source_that_may_only_be_read(inputs, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("r?.*")}
     average(inputs, str(folder / "ckpt"))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("r?.*")} == before
+
+
+def test_a_path_with_spaces(write, tmp_path):
+    (tmp_path / "a run with spaces").mkdir()
+    inputs = [write(f"a run with spaces/replica {n}-1", a=np.float32([n])) for n in range(2)]
+    folder = tmp_path / "an average"
+    average(inputs, str(folder / "the mean-1"))
+    found = latest_complete(folder)
+    assert (found.prefix, found.skipped) == (str(folder / "the mean-1"), ())
+
+
+def test_half_floats_whose_sum_overflows_have_a_mean(write, tmp_path):
+    average([write(f"r{n}", h=np.full(3, 65504, "f2")) for n in range(4)], str(tmp_path / "out" / "ckpt"))
+    with BundleReader(str(tmp_path / "out" / "ckpt")) as reader:
+        assert np.frombuffer(reader.read(b"h"), "f2").tolist() == [65504.0] * 3
+
+
+@pytest.mark.slow
+def test_a_variable_of_more_than_2_gb(tmp_path):
+    """A file with a hole, so that only the average takes room."""
+    count, prefix = 2**29 + 1024, str(tmp_path / "big")
+    crc, zeros = 0, bytes(2**24)
+    for start in range(0, 4 * count - 4, 2**24):
+        crc = extend_crc(crc, zeros[: min(2**24, 4 * count - 4 - start)])
+    last = struct.pack("<f", 7)
+    with BundleWriter(prefix) as writer:
+        os.truncate(writer.data_file, 4 * count - 4)
+        writer.add(b"large", Entry(1, (count,), 0, 0, 0, 0), [])
+        writer.entries[b"large"] = Entry(1, (count,), 0, 0, 4 * count, mask(extend_crc(crc, last)))
+        with writer.data_file.open("ab") as file:
+            file.write(last)
+        writer.commit()
+    report = average([prefix], str(tmp_path / "out"))
+    assert report.written_bytes > 2**31
+    shard = tmp_path / "out.data-00000-of-00001"
+    with BundleReader(report.destination) as reader, shard.open("rb") as file:
+        file.seek(4 * count - 8)
+        assert file.read() == bytes(4) + last
+        assert reader.entries[b"large"].size == 4 * count
+    for path in tmp_path.iterdir():
+        path.unlink()
+
+
+def test_replicas_that_differ_are_named(write, tmp_path):
+    one, other = (
+        write("one-3", w=np.zeros((2, 3), "f4"), b=np.zeros(1, "f4")),
+        write("other-5", w=np.zeros((3, 2), "f4")),
+    )
+    with pytest.raises(CheckpointError, match=r"(?s)w.*\[2, 3\].*\[3, 2\]") as found:
+        average([one, other], str(tmp_path / "out"))
+    assert "missing" in str(found.value)
+    report = average([write("a-3", b=np.zeros(1, "f4")), write("b-5", b=np.ones(1, "f4"))], str(tmp_path / "out"))
+    assert (report.steps, report.source) == ((3, 5), 1)
+    assert "different steps: 3, 5" in report.notes[0]
+    with pytest.raises(CheckpointError, match="missing"):
+        average([one, str(tmp_path / "no-checkpoint")], str(tmp_path / "out"))

@@ -61,6 +61,15 @@ checkpoint.restore(compare("big", 2)).assert_consumed()
 
 compare("v1", 1)
 
+for name, tensor in write["types_checkpoint"](1).items():
+    arguments = {"tensor_names": [name], "shape_and_slices": [""], "dtypes": [tensor.dtype]}
+    (found,) = tf.raw_ops.RestoreV2(prefix=str(ROOT / "average" / "types" / "ckpt"), **arguments)
+    expected = tensor.numpy().astype("U300" if name == "string" else complex)
+    if "float" in name or "complex" in name:
+        expected = [2, 0, 1]  # of 1 and 3
+    assert found.dtype == tensor.dtype
+    assert (found.numpy().astype("U300" if name == "string" else complex) == expected).all(), name
+
 loaded = tf.saved_model.load(ROOT / "average" / "saved")
 assert loaded.signatures["serving_default"](tf.constant([2.0]))["y"].numpy().tolist() == [3.0]
 print("restored")  # noqa: T201 - what the test waits for

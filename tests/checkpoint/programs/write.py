@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import keras  # noqa: TID253 - a program of its own
+import ml_dtypes
 import numpy as np
 import tensorflow as tf  # noqa: TID253 - a program of its own
 
@@ -61,6 +62,56 @@ def v1_checkpoint(seed, prefix):
         v1.train.Saver().save(session, prefix, global_step=seed, write_meta_graph=False)
 
 
+NUMPY = [
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
+]
+ML_DTYPES = [
+    "bfloat16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e4m3b11fnuz",
+    "float8_e5m2fnuz",
+    "float4_e2m1fn",
+    "int4",
+    "uint4",
+    "int2",
+    "uint2",
+]
+QUANTISED = ["qint8", "quint8", "qint16", "quint16", "qint32"]
+
+
+def types_checkpoint(seed):
+    """Return a tensor of every type of numbers, and one of text. A variant is in the odd checkpoint."""
+    types = {name: np.dtype(name) for name in NUMPY} | {name: getattr(ml_dtypes, name) for name in ML_DTYPES}
+    tensors = {}
+    for name, dtype in types.items():
+        has_mean = "float" in name or "complex" in name
+        tensors[name] = tf.constant(np.array([2 * seed - 1 if has_mean else 2 - seed, 0, 1]).astype(dtype))
+    for name in QUANTISED:
+        tensors[name] = tf.bitcast(tensors[name[1:]], getattr(tf, name))
+    return tensors | {"string": tf.constant([f"replica {seed}", "", "x" * 300])}
+
+
+def save_types(tensors, prefix):
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=list(tensors.values())
+    )
+
+
 class Scale(tf.Module):
     """A SavedModel with a signature."""
 
@@ -82,6 +133,7 @@ for seed in (1, 2):
         experimental_sharding_callback=tf.train.experimental.MaxShardSizePolicy(max_shard_size=8 << 20)
     )
     big_checkpoint(seed).save(folder / "big" / "ckpt", options=sharded)
+    save_types(types_checkpoint(seed), str(folder / "types" / "ckpt-1"))
     scale = Scale(float(seed))
     tf.saved_model.save(scale, folder / "saved", signatures=scale.__call__.get_concrete_function())
     (folder / "v1").mkdir()
