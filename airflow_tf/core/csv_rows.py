@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 COLUMN_TYPES = ("int32", "int64", "float32", "float64", "string")
 
-_WHOLE = re.compile(r"[+-]?\d+")
-_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.IGNORECASE)
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.IGNORECASE | re.ASCII)
 _BITS = {"int32": 31, "int64": 63}
 _LONGEST_SHOWN = 40
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", "\x01": "Hive's \\x01"}

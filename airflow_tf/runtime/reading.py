@@ -138,26 +138,26 @@ class _Decoder:
     def in_graph(self, name: tf.Tensor, number: tf.Tensor, lines: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return the columns of a block."""
         decoded = tf.py_function(self._decode, [name, number, lines], list(self.columns))
-        decoded = [decoded] if len(self.columns) == 1 else decoded
         for tensor in decoded:
             tensor.set_shape([None])
         return tuple(decoded)
 
     def _decode(self, name: tf.Tensor, number: tf.Tensor, lines: tf.Tensor) -> list[tf.Tensor]:
+        first = int(number.numpy()) * _BLOCK_ROWS
+        if first == 0 and not self.header_lines and lines[0].numpy().startswith(_BOM):
+            lines = tf.constant([lines[0].numpy().removeprefix(_BOM), *lines.numpy().tolist()[1:]])
         try:
             return self._columns(lines)
         except tf.errors.InvalidArgumentError:
             texts: list[bytes] = lines.numpy().tolist()
-            first = int(number.numpy()) * _BLOCK_ROWS
-            if first == 0 and not self.header_lines:
-                texts[0] = texts[0].removeprefix(_BOM)
             try:
-                return self._columns([text for text in texts if text])
+                return self._columns(tf.constant([text for text in texts if text], tf.string))
             except tf.errors.InvalidArgumentError as error:
                 why = self._first_problem(texts, first + self.header_lines + 1) or f": {error.message}"
-                raise InputError(f"{name.numpy().decode()}{why}") from error
+                text = f"{name.numpy().decode()}{why}"
+                raise ValueError(text) from None  # TensorFlow makes an InvalidArgumentError of it, with all causes
 
-    def _columns(self, lines: Any) -> list[tf.Tensor]:  # noqa: ANN401 -- a tensor or a list
+    def _columns(self, lines: tf.Tensor) -> list[tf.Tensor]:
         found: list[tf.Tensor] = tf.io.decode_csv(lines, self.defaults, field_delim=self.delimiter)
         return found
 

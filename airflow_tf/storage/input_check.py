@@ -64,7 +64,21 @@ class InputCheck:
             )
         if len(check.delimiter) != 1 or check.delimiter in '"\r\n':
             raise DeclarationError(f"check.delimiter is {check.delimiter!r}", todo="Write one character, like , or ;.")
+        if not _is_by_bytes(check.encoding):
+            raise DeclarationError(
+                f"check.encoding is {check.encoding!r}",
+                "it is no encoding in which a line end is one byte",
+                "Write one like utf-8 or latin-1.",
+            )
         return check
+
+
+def _is_by_bytes(encoding: str) -> bool:
+    """Tell whether lines of text in this encoding can be told by their bytes, as TensorFlow does."""
+    try:
+        return "\n".encode(encoding) == b"\n"
+    except LookupError:
+        return False
 
 
 @dataclass(slots=True)
@@ -262,7 +276,10 @@ class _CsvFile:
 
     def _check_header(self) -> None:
         line = self._next() or ""
-        names = [one.text for one in parse_row(line, self._check.delimiter, self._next)]
+        try:
+            names = [one.text for one in parse_row(line, self._check.delimiter, self._next)]
+        except BadRowError as error:
+            raise InputError(f"{self._name}:1:{error.column}: {error}, in the header") from error
         schema = self._schema
         if schema.header is None:
             schema.header, schema.header_file = names, self._name

@@ -87,6 +87,31 @@ def test_batches_go_over_the_ends_of_files_and_problems_keep_their_line(tmp_path
         rows(csv_dataset(tmp_path / "a", ("int32", "string")))
 
 
+@pytest.mark.parametrize(
+    ("content", "columns", "right"),
+    [
+        (b"1\n2\n", ("int32",), [(1,), (2,)]),
+        (b"\n\n", ("int32",), []),
+        (b"\n\n", ("int32", "int64"), []),
+        (b"\xef\xbb\xbf7,8\n", ("string", "int32"), [(7, 8)]),
+        (b"\xef\xbb\xbf7,8\n\n9,1\n", ("int32", "int32"), [(7, 8), (9, 1)]),
+    ],
+)
+def test_few_columns_blank_lines_and_byte_order_marks_are_read(content, columns, right, tmp_path: Path, tf) -> None:
+    from airflow_tf.runtime.reading import csv_dataset
+
+    (tmp_path / "a").write_bytes(content)
+    assert rows(csv_dataset(tmp_path, columns)) == right
+
+
+def test_a_row_that_is_wrong_is_an_invalid_argument_with_its_place(tmp_path: Path, tf) -> None:
+    from airflow_tf.runtime.reading import csv_dataset
+
+    (tmp_path / "a").write_bytes(b"1\nx\n")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a:2:1: 'x' is no int32"):
+        rows(csv_dataset(tmp_path, ("int32",)))
+
+
 def test_row_blocks_hold_the_same_rows_and_are_made_once(tmp_path: Path, tf) -> None:
     from airflow_tf.runtime.reading_blocks import blocks_dataset, convert_csv
 

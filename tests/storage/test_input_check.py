@@ -90,6 +90,19 @@ def test_text_is_named_by_file_line_and_column(tmp_path: Path, content: bytes, w
         checked(tmp_path, content, InputCheck())
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'a,"b"c\n1,2\n', r"a\.csv:1:6: text after a quoted field, in the header"),
+        (b'a,b"\n1,2\n', r"a\.csv:1:4: a quote inside a field that is not quoted, in the header"),
+        (b"a,b\n1,\xd9\xa1\n", r"a\.csv:2:3: '\u0661' is no int32"),  # a digit for Python, none for TensorFlow
+    ],
+)
+def test_a_file_with_a_header_is_named_by_file_line_and_column(tmp_path: Path, content: bytes, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        checked(tmp_path, content, InputCheck("csv", ("int32", "int32"), header=True))
+
+
 def test_a_gzip_that_was_cut_is_noticed_also_in_a_sample(tmp_path: Path) -> None:
     whole = gzip.compress(b"".join(b"%d,2\n" % number for number in range(20_000)))
     assert checked(tmp_path, whole, InputCheck("csv", ("int32", "int32")), "a.gz").rows == 1000
@@ -114,7 +127,15 @@ def test_only_the_first_problems_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"format": "parquet"}, {"columns": ["int8"]}, {"delimiter": "||"}, {"delimiter": '"'}]
+    "values",
+    [
+        {"format": "parquet"},
+        {"columns": ["int8"]},
+        {"delimiter": "||"},
+        {"delimiter": '"'},
+        {"encoding": "utf-9"},
+        {"encoding": "utf-16"},
+    ],
 )
 def test_a_check_that_is_declared_wrong_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(DeclarationError, match=next(iter(values))):
