@@ -35,7 +35,7 @@ Case = tuple[str, str, dict[str, int]]
 def main() -> None:
     """Measure and report."""
     options = arguments(__doc__ or "")
-    steps, count = (400, 1) if options.quick else (4000, 5)
+    steps, count = (200, 1) if options.quick else (4000, 5)
     variables = {"STEPS": str(steps), "ROUNDS": str(steps // 20), "TF_CPP_MIN_LOG_LEVEL": "2"}
     rows = []
     with private_folder("strategies") as folder:

@@ -104,13 +104,17 @@ def test_a_listener_is_named_by_pid_and_command(port: HeldPort) -> None:
 
 
 @pytest.mark.tensorflow
-def test_a_server_of_tensorflow_binds_a_held_port(port: HeldPort) -> None:
+def test_a_server_of_tensorflow_binds_a_held_port_and_listens_on_all_addresses(port: HeldPort) -> None:
+    """If it listened where it is told to, docs/adr/0022 would be out of date."""
     script = (
-        "import sys, tensorflow as tf\n"
+        "import psutil, sys, tensorflow as tf\n"
         "server = tf.distribute.Server({'worker': ['127.0.0.1:' + sys.argv[1]]}, job_name='worker', task_index=0)\n"
-        "print('target', server.target)"
+        "print('target', server.target)\n"
+        "ours = [c.laddr for c in psutil.Process().net_connections() if c.status == 'LISTEN']\n"
+        "print('listens', *{a.ip for a in ours if a.port == int(sys.argv[1])})"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(port.number)], capture_output=True, text=True, check=True, timeout=120
     )
     assert f"target grpc://127.0.0.1:{port.number}" in done.stdout
+    assert done.stdout.split("listens ")[1].strip() in {"::", "0.0.0.0"}
