@@ -20,12 +20,12 @@ from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.retention import Keep
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.verdict import ALL, LEAD, parse_success
-from airflow_tf.hooks.airflow_run import TaskRun, task_states
+from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.carrying import forget
 from airflow_tf.hooks.code import program_folder
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.links import HdfsBrowserLink
-from airflow_tf.hooks.mapping import instance_names
+from airflow_tf.hooks.mapping import argument_of
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged
 from airflow_tf.hooks.telemetry import measured
@@ -36,9 +36,8 @@ from airflow_tf.operators.candidates import SAVED_MODEL, choose, collect, descri
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.local_program import LocalProgram
 from airflow_tf.operators.sending import Sending
-from airflow_tf.operators.settled import MARGIN_SECONDS, replica_checkpoints, settled_records
+from airflow_tf.operators.settled import replica_checkpoints, settle_task
 from airflow_tf.operators.soup import LocalEvaluation
-from airflow_tf.operators.training_task import argument, is_warm, kill_grace_seconds
 from airflow_tf.storage.client import prune_versions, publish
 
 
@@ -101,31 +100,20 @@ class CheckpointAggregateOperator(BaseOperator):
         """Collect the durable results of the current generation and aggregate them."""
         with measured("aggregate", context) as step, airflow_errors():
             dag = context["dag"]
-            strategy = argument(dag, self.from_task, "strategy", "independent")
+            strategy = argument_of(dag, self.from_task, "strategy", "independent")
             self._check_method(strategy)
             run, settings = TaskRun.from_context(context), load_settings()
-            ledger = open_ledger(settings)
-            key = run.gang(ledger.ledger_id, self.from_task)
-            records = settled_records(
-                ledger,
-                key,
-                run.folders(settings).gang(key),
-                deadline_seconds=kill_grace_seconds(dag, self.from_task) + MARGIN_SECONDS,
-                log=self.log,
-            )
-            states = task_states(run.dag_id, run.run_id, self.from_task)
-            marked = {number: states.get(name) or "" for number, name in instance_names(dag, self.from_task).items()}
-            replicas, success = (
-                sorted(marked),
-                parse_success(argument(dag, self.from_task, "success", ALL), len(marked)),
-            )
+            settled = settle_task(context, settings, self.from_task, self.log)
+            records, marked = settled.records, settled.states
+            replicas = sorted(marked)
+            success = parse_success(argument_of(dag, self.from_task, "success", ALL), len(marked))
             if strategy in GANG_STRATEGIES:  # the first replica of a gang has succeeded only if the gang has
                 replicas, success = [LEAD], (ALL, 0)
-            found = replica_checkpoints(key, records, replicas, marked, self.log, success)
+            found = replica_checkpoints(settled.key, records, replicas, marked, self.log, success)
             folder = fresh_folder(run.folders(settings).aggregate(self.task_id))
             evaluation = self._evaluation(dag, run.folders(settings), settings)
             fence = max(record.fence for record in records.values())
-            same = is_warm(dag, self.from_task) or same_start(list(found.values()))
+            same = _is_warm(dag, self.from_task) or same_start(list(found.values()))
             with self._sending(context, run, fence, same) as sending:
                 aggregation = Aggregation(self._choices(), folder, evaluation, sending.begin if sending else None)
                 candidates, chosen = aggregation.run(found, _metrics(records))
@@ -202,6 +190,12 @@ class CheckpointAggregateOperator(BaseOperator):
 def _metrics(records: Mapping[int, ReplicaRecord]) -> dict[str, dict[str, Any]]:
     """Return what each replica last reported."""
     return {f"replica-{number}": record.outcome.metrics for number, record in records.items() if record.outcome}
+
+
+def _is_warm(dag: Any, task_id: str) -> bool | None:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
+    """Tell whether all replicas began with one checkpoint, None where that is not known."""
+    initial = argument_of(dag, task_id, "initial_checkpoint", None)
+    return True if initial and not argument_of(dag, task_id, "allow_from_scratch", None) else None
 
 
 def _digest(run: TaskRun, files: Mapping[str, Mapping[str, int]]) -> str:
@@ -317,7 +311,7 @@ class CheckpointPublishOperator(BaseOperator):
         dag, files = context["dag"], describe(local)
         task_id = aggregated.get("train_task", "train")
         bundle_version = getattr(context["dag_run"], "bundle_version", None)
-        given = {name: argument(dag, task_id, name, None) for name in ("entrypoint", "code", "inputs")}
+        given = {name: argument_of(dag, task_id, name, None) for name in ("entrypoint", "code", "inputs")}
         code = self.render_template(given["code"], context)
         return PublishManifest(
             fence=int(aggregated["fence"]),
@@ -333,7 +327,7 @@ class CheckpointPublishOperator(BaseOperator):
                 "step": origin.published_step(str(local / "model")),
                 "aggregation": origin.aggregation(aggregated, name),
                 "inputs": origin.staged_inputs(run.folders(settings), task_id, given["inputs"] or {}),
-                "session_config": argument(dag, task_id, "session_config", {}),
+                "session_config": argument_of(dag, task_id, "session_config", {}),
                 "code": origin.code(given["entrypoint"], code, dag, run.folders(settings), bundle_version),
                 "packages": origin.packages(),
             },
@@ -379,7 +373,7 @@ class CheckpointPublishOperator(BaseOperator):
 
     def _forget_copies(self, dag: Any, run: TaskRun, train_task: str) -> None:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
         """Remove what was copied while the training went on; what cannot be removed now stays."""
-        upload = argument(dag, train_task, "upload", None)
+        upload = argument_of(dag, train_task, "upload", None)
         if upload is None:
             return
         try:
