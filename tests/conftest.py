@@ -60,6 +60,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a GPU, unless ``-m`` asks for it by name: no machine that runs the suite must have one."""
+    if "gpu" not in config.getoption("markexpr"):
+        needing = [item for item in items if item.get_closest_marker("gpu")]
+        items[:] = [item for item in items if item not in needing]
+        config.hook.pytest_deselected(items=needing)
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(HOME, ignore_errors=True)
 
