@@ -60,7 +60,9 @@ function Row({ row, isDrawn, canDraw, isSelected, onDraw, onSelect }: RowProps) 
       <td className="tf-number">{row.attempts || ""}</td>
       <td>
         {row.devices.map((device) => (
-          <code key={device}>{device} </code>
+          <code key={device} className="tf-short" title={device}>
+            {device}
+          </code>
         ))}
       </td>
       <td>
@@ -81,7 +83,7 @@ interface Props {
 
 export function Replicas({ gang, drawn, selected, onDraw, onSelect }: Props) {
   return (
-    <div className="tf-scroll">
+    <div className="tf-scroll tf-low">
       <table aria-label="Replicas">
         <thead>
           <tr>
