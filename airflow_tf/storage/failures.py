@@ -25,8 +25,15 @@ _CLASSES: dict[str, type[StorageError]] = {
     "StandbyException": StorageUnavailableError,
     "RetriableException": StorageUnavailableError,
     "ServerTooBusyException": StorageUnavailableError,
+    # Of a DataNode that serves WebHDFS and has lost its NameNode.
+    "EOFException": StorageUnavailableError,
+    "ConnectException": StorageUnavailableError,
+    "ConnectTimeoutException": StorageUnavailableError,
+    "NoRouteToHostException": StorageUnavailableError,
+    "SocketException": StorageUnavailableError,
+    "SocketTimeoutException": StorageUnavailableError,
 }
-_UNAVAILABLE_TEXTS = ("could only be written to 0", "Zero blocklocations", "safe mode")
+_UNAVAILABLE_TEXTS = ("could only be written to 0", "Zero blocklocations", "safe mode", "Failed on local exception")
 
 _TODO: dict[type[StorageError], str] = {
     StorageNotFoundError: "Check the path.",

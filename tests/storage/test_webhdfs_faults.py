@@ -13,6 +13,7 @@ import pytest
 from airflow_tf.core.errors import StorageError, StoragePermissionError, StorageUnavailableError
 from airflow_tf.storage import webhdfs
 from airflow_tf.storage.base import FileSystem, Uri
+from airflow_tf.storage.failures import java_error
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.webhdfs import WebHdfsFileSystem, _Avoided
 from airflow_tf.testing.hdfs import HdfsCluster
@@ -69,6 +70,20 @@ def test_a_host_that_failed_is_avoided_for_a_while_if_another_is_known() -> None
     assert avoided.names() == "dn1"
     now[0] = 61.0
     assert avoided.names() == ""
+
+
+@pytest.mark.parametrize(
+    ("java_class", "message"),
+    [
+        ("java.io.EOFException", "End of File Exception between local host is: dn1; destination host is: nn:8020"),
+        ("java.net.ConnectException", "Call From dn1 to nn:8020 failed on connection exception"),
+        ("java.io.IOException", "Failed on local exception: java.io.IOException: Connection reset by peer"),
+        ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby"),
+    ],
+)
+def test_a_server_that_has_lost_another_one_is_asked_again(java_class: str, message: str) -> None:
+    assert java_error(java_class, message, "read", "webhdfs://nn/x").retryable
+    assert not java_error("java.io.IOException", "Offset=9 out of the range", "read", "webhdfs://nn/x").retryable
 
 
 def test_refused_credentials_are_a_permission_error() -> None:
