@@ -7,37 +7,23 @@ JSON object a line. A hung file system then costs a killed process, not a hung t
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
 import sys
-import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from airflow_tf.core.errors import AirflowTfError, PublishError, to_payload
-from airflow_tf.core.manifest import PublishManifest
-from airflow_tf.core.retention import Keep
-from airflow_tf.storage.ahead import Ahead
+from airflow_tf.core.errors import AirflowTfError, to_payload
 from airflow_tf.storage.base import Uri
-from airflow_tf.storage.cache import Cache, boot_id
-from airflow_tf.storage.carrying import Carried
-from airflow_tf.storage.destination import Destination
 from airflow_tf.storage.kerberos import process_variables
 from airflow_tf.storage.local import local_error
 from airflow_tf.storage.options import StorageOptions
-from airflow_tf.storage.progress import Patience, Reporter
-from airflow_tf.storage.publishing import Publisher
-from airflow_tf.storage.registry import open_file_system
-from airflow_tf.storage.staging import Stager, measure
-from airflow_tf.storage.uploading import Uploader
-from airflow_tf.storage.versions import Versions
+from airflow_tf.storage.progress import Reporter
 
 _PR_SET_PDEATHSIG = 1
-_RETRY_SHARE = 0.6  # of the parent's deadline: the mover gives up first and can say why
+_STAGING = {"stage", "measure", "probe"}
 
 
 def main() -> int:
@@ -68,117 +54,17 @@ def _die_with_parent() -> None:
 def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSON-plain result
     uri, options = Uri.parse(job["uri"]), StorageOptions.from_json(job["options"])
     os.environ.update(process_variables(options))
-    actions: dict[str, Callable[[dict[str, Any], Uri, StorageOptions, Reporter], Any]]
-    actions = {
-        "stage": _stage,
-        "publish": _publish,
-        "send": _send,
-        "upload": _upload,
-        "probe": _probe,
-        "measure": _measure,
-        "latest": _latest,
-        "check": _check,
-        "carry": lambda job, *parts: _carried(job, *parts).put(Path(job["local"])),
-        "carried": lambda *parts: _carried(*parts).newest(),
-        "forget": lambda _job, uri, options, _reporter: open_file_system(uri, options).delete(uri.path),
-        "versions": lambda *parts: _versions(*parts).rows(),
-        "prune": _prune,
-    }
+    name = job["action"]
+    # What a job does not need is not imported: for an unchanged input the imports take most of the time.
+    jobs = importlib.import_module(f"airflow_tf.storage.{'staging' if name in _STAGING else 'publishing'}_jobs").JOBS
     try:
-        return actions[job["action"]](job, uri, options, reporter)
+        return jobs[name](job, uri, options, reporter)
     except OSError as error:
-        raise local_error(error, job["action"], f"{uri}{_at(error)}") from error
+        raise local_error(error, name, f"{uri}{_at(error)}") from error
 
 
 def _at(error: OSError) -> str:
     return f" ({error.filename2 or error.filename})" if error.filename else ""
-
-
-def _patience(job: dict[str, Any], reporter: Reporter) -> Patience:
-    return Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
-
-
-def _stage(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:
-    stager = Stager(
-        uri=uri,
-        options=options,
-        files=open_file_system(uri, options),
-        cache=Cache(Path(job["cache_dir"]), job["cache_bytes"], boot_id(), reporter.tick),
-        reporter=reporter,
-        patience=_patience(job, reporter),
-        require_success=job["require_success"],
-    )
-    stager.run(Path(job["target"]))
-
-
-def _publish(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str:
-    publisher = Publisher(
-        uri=uri,
-        files=open_file_system(uri, options),
-        reporter=reporter,
-        patience=_patience(job, reporter),
-        manifest=PublishManifest(**job["manifest"]),
-        confirm=lambda: _ask(reporter),
-    )
-    return publisher.run(Path(job["local"]))
-
-
-def _send(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str:
-    ahead = Ahead(uri, open_file_system(uri, options), reporter, _patience(job, reporter), job["fence"])
-    return ahead.send(Path(job["local"]), job["name"], job["size"])
-
-
-def _ask(reporter: Reporter) -> None:
-    """Wait for the parent's consent; a parent that refuses ends this process."""
-    reporter.send("ready")
-    if not sys.stdin.readline():
-        raise PublishError("nothing was published", "the task that publishes has ended")
-
-
-def _versions(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> Versions:
-    return Versions(uri, open_file_system(uri, options), _patience(job, reporter))
-
-
-def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str | None:
-    return _versions(job, uri, options, reporter).latest()
-
-
-def _carried(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> Carried:
-    return Carried(uri, open_file_system(uri, options), reporter, _patience(job, reporter))
-
-
-def _check(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> None:
-    Destination(uri, open_file_system(uri, options), _patience(job, reporter)).check()
-
-
-def _prune(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> list[dict[str, Any]]:
-    return _versions(job, uri, options, reporter).prune(
-        Keep(**job["keep"]), job["metric"], job["grace_seconds"], dry_run=job["dry_run"]
-    )
-
-
-def _upload(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:
-    uploader = Uploader(
-        uri=uri,
-        files=open_file_system(uri, options),
-        reporter=reporter,
-        patience=_patience(job, reporter),
-        overwrite=job["overwrite"],
-    )
-    return uploader.run(Path(job["local"]))
-
-
-def _probe(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:
-    del job, reporter
-    started = time.monotonic()
-    info = open_file_system(uri, options).stat(uri.path)
-    seconds = round(time.monotonic() - started, 3)
-    return {"uri": str(uri), "backend": options.backend, "is_dir": info.is_dir, "seconds": seconds}
-
-
-def _measure(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> dict[str, Any]:
-    files, cache, finished = open_file_system(uri, options), Path(job["cache_dir"]), job["require_success"]
-    return asdict(measure(uri, options, files, cache, reporter.tick, require_success=finished))
 
 
 if __name__ == "__main__":

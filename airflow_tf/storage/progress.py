@@ -7,15 +7,17 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-import tenacity
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tf.core.errors import AirflowTfError, CancelledError
+
+if TYPE_CHECKING:
+    import tenacity
 
 T = TypeVar("T")
 
 _EVERY_SECONDS = 0.25
+_RETRY_SHARE = 0.6  # of the parent's deadline: the mover gives up first and can say why
 
 
 class Reporter:
@@ -78,6 +80,19 @@ class Patience:
 
         The time counts from the first failure, and anew whenever ``progress`` has changed.
         """
+        try:
+            return action()
+        except AirflowTfError as error:
+            if not error.retryable:
+                raise
+            failed = [error]
+        import tenacity  # noqa: PLC0415 -- needed after a failure only, and it takes a tenth of the mover's start
+
+        def again() -> T:
+            if failed:
+                raise failed.pop()
+            return action()
+
         stuck_at, stuck_since = -1, 0.0
 
         def left_seconds() -> float:
@@ -95,9 +110,14 @@ class Patience:
             before_sleep=self._tell,
             reraise=True,
         )
-        return retrying(action)
+        return retrying(again)
 
     def _tell(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         pause = state.next_action.sleep if state.next_action else 0.0
         self._note(f"{error} (trying again in {pause:.1f} s)")
+
+
+def patience_of(job: dict[str, Any], reporter: Reporter) -> Patience:
+    """Return the patience of a job of the mover."""
+    return Patience(job["stall_seconds"] * _RETRY_SHARE, reporter.note)
