@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, StorageState, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, StorageState, expect, sync_playwright
 
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.identity import GangKey
@@ -27,7 +27,7 @@ from tests.supervisor.harness import Gang, kill, wait_for, write_checkpoint
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
-DEADLINE_MS = 30_000
+DEADLINE_MS = 60_000
 GIB = 2**30
 TAKEN = [
     Gpu(uuid="GPU-2", used_bytes=38 * GIB, utilization=97, processes=[(1, 38 * GIB)]),
@@ -164,16 +164,23 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 def browser() -> Iterator[Browser]:
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert path, "Chromium is missing: scripts/test installs it, or CHROMIUM says where it is"
+    expect.set_options(timeout=DEADLINE_MS)
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, chromium_sandbox=os.geteuid() != 0)
         yield found
         found.close()
 
 
+def open_context(installation: Installation, browser: Browser, login: StorageState | None = None) -> BrowserContext:
+    context = browser.new_context(base_url=installation.airflow.url, storage_state=login)
+    context.set_default_timeout(DEADLINE_MS)
+    return context
+
+
 @pytest.fixture(scope="module")
 def login(installation: Installation, browser: Browser) -> StorageState:
     """What the browser keeps of a login through Airflow's form."""
-    context = browser.new_context(base_url=installation.airflow.url)
+    context = open_context(installation, browser)
     page = context.new_page()
     page.goto("/")
     page.get_by_label("Username").fill("admin")
@@ -189,8 +196,7 @@ def login(installation: Installation, browser: Browser) -> StorageState:
 def page(installation: Installation, browser: Browser, login: StorageState) -> Iterator[Page]:
     """A page of a signed-in user; the test fails if anything complains on the console."""
     complaints: list[str] = []
-    context = browser.new_context(base_url=installation.airflow.url, storage_state=login)
-    context.set_default_timeout(DEADLINE_MS)
+    context = open_context(installation, browser, login)
     opened = context.new_page()
     opened.on("console", lambda message: message.type in {"error", "warning"} and complaints.append(message.text))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
@@ -200,7 +206,7 @@ def page(installation: Installation, browser: Browser, login: StorageState) -> I
 
 
 def shows(where: Page | Locator, text: str) -> None:
-    expect(where.get_by_text(text).first).to_be_visible(timeout=DEADLINE_MS)
+    expect(where.get_by_text(text).first).to_be_visible()
 
 
 def test_devices_are_shown_with_who_holds_them_and_who_waits(page: Page) -> None:
@@ -228,11 +234,11 @@ def test_a_training_is_followed_while_it_runs_and_only_what_is_new_is_asked_for(
     page.on("request", lambda request: "/curves?" in request.url and asked.append(request.url))
     page.goto("/dags/dag/runs/run/plugin/tf-training")
     replicas = page.get_by_role("table", name="Replicas")
-    expect(replicas.get_by_role("row", name="replica 1")).to_contain_text("slowest", timeout=DEADLINE_MS)
+    expect(replicas.get_by_role("row", name="replica 1")).to_contain_text("slowest")
     chart = page.get_by_role("img", name="loss: replica 0")
     first = chart.get_attribute("aria-label")
     assert first is not None
-    expect(chart).not_to_have_attribute("aria-label", first, timeout=DEADLINE_MS)
+    expect(chart).not_to_have_attribute("aria-label", first)
     expect(chart.locator("canvas")).to_be_visible()
     assert asked[0].endswith("&after=0:&after=1:")
     assert re.search(r"&after=0:1\.1\.\d+&after=1:1\.1\.\d+$", asked[-1])
@@ -244,20 +250,20 @@ def test_a_training_is_followed_while_it_runs_and_only_what_is_new_is_asked_for(
 
 def test_a_task_instance_shows_its_replica_and_the_keyboard_chooses_others(page: Page) -> None:
     page.goto("/dags/dag/runs/run/tasks/train/mapped/1/plugin/tf-training-task")
-    expect(page.get_by_role("heading", name="Replica 1")).to_be_visible(timeout=DEADLINE_MS)
+    expect(page.get_by_role("heading", name="Replica 1")).to_be_visible()
     expect(page.get_by_role("checkbox", name="Curve of replica 0")).not_to_be_checked()
     page.get_by_role("button", name="replica 0").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Replica 0")).to_be_visible()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
-    expect(page.get_by_role("img", name="loss: replica 0")).to_be_visible(timeout=DEADLINE_MS)
+    expect(page.get_by_role("img", name="loss: replica 0")).to_be_visible()
 
 
 def test_the_pages_follow_the_dark_mode_of_airflow(page: Page) -> None:
     page.goto("/dags/dag/runs/run/plugin/tf-training")
     chart = page.locator(".tf-chart canvas")
-    expect(chart).to_be_visible(timeout=DEADLINE_MS)
+    expect(chart).to_be_visible()
     text_colour = "getComputedStyle(document.querySelector('.tf-page')).color"
     light = page.evaluate(text_colour)
     page.evaluate("globalThis.lightChart = document.querySelector('.tf-chart canvas')")
@@ -287,7 +293,7 @@ def test_a_run_that_trains_nothing_says_so(installation: Installation, page: Pag
 def test_what_goes_wrong_is_told_and_what_was_seen_stays(
     installation: Installation, browser: Browser, login: StorageState
 ) -> None:
-    context = browser.new_context(base_url=installation.airflow.url, storage_state=login)
+    context = open_context(installation, browser, login)
     page = context.new_page()  # its console complains, as it must
     page.goto("/plugin/tf-devices")
     shows(page, "6 devices, 2 free")
@@ -319,14 +325,15 @@ def test_a_thousand_devices_are_drawn_and_searched(page: Page) -> None:
     answer = {"hosts": [], "devices": devices, "queue": [], "problem": ""}
     page.route("**/airflow_tf/devices", lambda route: route.fulfill(json=answer))
     page.goto("/plugin/tf-devices")
-    expect(page.locator(".tf-tile")).to_have_count(1000, timeout=DEADLINE_MS)
+    expect(page.locator(".tf-tile")).to_have_count(1000)
     page.get_by_role("searchbox").fill("gpu124 gpu-0999")
-    expect(page.locator(".tf-tile")).to_have_count(1, timeout=DEADLINE_MS)
+    expect(page.locator(".tf-tile")).to_have_count(1)
 
 
 def test_who_has_not_signed_in_sees_the_login(installation: Installation, browser: Browser) -> None:
-    page = browser.new_page(base_url=installation.airflow.url)
+    context = open_context(installation, browser)
+    page = context.new_page()
     page.goto("/plugin/tf-devices")
     page.wait_for_url(re.compile("/auth/login"))
     expect(page.locator(".tf-page")).to_have_count(0)
-    page.close()
+    context.close()
