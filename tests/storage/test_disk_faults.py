@@ -71,11 +71,12 @@ print(json.dumps([stage(uri, cache, target), left(disk), stage(f"{uri}/1.csv", c
     assert cached == 1
 
 
+@pytest.mark.parametrize("size", [300_000, 30_000])
 def test_a_disk_that_fills_up_in_the_middle_ends_the_copy_and_the_next_one_goes_on(
-    hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, tmp_path: Path
+    size: int, hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, tmp_path: Path
 ) -> None:
     for number in range(20):  # more than are copied at once, so that some get their space later
-        hdfs.write(f"{folder}/{number:02}.csv", [b"%02d" % number * 150_000])
+        hdfs.write(f"{folder}/{number:02}.csv", [b"%02d" % number * (size // 2)])
     program = """
 import os
 from airflow_tf.storage.base import Uri
@@ -119,7 +120,7 @@ print(json.dumps([first, left(disk + "/run"), left(cache + "/partial"), stage(te
     assert "The disk of " in failed[1]
     assert staged == []
     assert [path for path in partial if not path.endswith(".done")] == []
-    assert then == ["staged", 20 * 300_000]
+    assert then == ["staged", 20 * size]
     assert partial_then == []
     assert content == "0707"
 

@@ -56,12 +56,13 @@ def paused(hdfs_cluster: HdfsCluster) -> Iterator[Callable[[], None]]:
     hdfs_cluster.wait_ready()
 
 
-@pytest.fixture
-def twenty(hdfs: FileSystem, folder: str) -> str:
-    """A folder with more files than are copied at once; the last ones are the smallest, and so the last to be read."""
-    for number in range(20):
-        hdfs.write(f"{folder}/{number:02}.csv", [b"%02d" % number * (100_000 - number)])
-    return folder
+@pytest.fixture(params=[100_000, 100])
+def twenty(request: pytest.FixtureRequest, hdfs: FileSystem, folder: str) -> dict[str, bytes]:
+    """More files than are copied at once, large or small ones; the last ones are the smallest, and the last to be read."""
+    content = {f"{number:02}.csv": b"%02d" % number * (request.param - number) for number in range(20)}
+    for name, data in content.items():
+        hdfs.write(f"{folder}/{name}", [data])
+    return content
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,11 +70,12 @@ def test_a_file_that_vanishes_between_listing_and_reading_is_named(
     kind: str,
     hdfs_cluster: HdfsCluster,
     hdfs: FileSystem,
-    twenty: str,
+    folder: str,
+    twenty: dict[str, bytes],
     staging: Staging,
     paused: Callable[[], None],
 ) -> None:
-    uri, errors = f"{base_uri(kind, hdfs_cluster)}{twenty}", list[StorageNotFoundError]()
+    uri, errors = f"{base_uri(kind, hdfs_cluster)}{folder}", list[StorageNotFoundError]()
 
     def stage() -> None:
         try:
@@ -83,15 +85,15 @@ def test_a_file_that_vanishes_between_listing_and_reading_is_named(
 
     thread = threading.Thread(target=stage)
     thread.start()
-    eventually(lambda: len(staging.partial()) == 8)  # all have been listed, and eight wait for their bytes
-    hdfs.delete(f"{twenty}/19.csv")
+    eventually(lambda: any("staging 20 files" in line for line in staging.lines))  # they wait for their bytes now
+    hdfs.delete(f"{folder}/19.csv")
     paused()
     thread.join()
-    assert f"{twenty}/19.csv" in str(errors[0])
+    assert f"{folder}/19.csv" in str(errors[0])
     assert not (staging.folder / "run" / "data").exists()
     staged = staging(uri)
-    assert len(staged.files) == 19
-    assert all((Path(staged.folder) / f"{n:02}.csv").read_bytes() == b"%02d" % n * (100_000 - n) for n in range(19))
+    del twenty["19.csv"]
+    assert {file.name: (Path(staged.folder) / file.name).read_bytes() for file in staged.files} == twenty
     assert staging.partial() == []
 
 
