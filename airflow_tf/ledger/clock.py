@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 
 def _utc_now() -> datetime:
@@ -30,6 +31,10 @@ class Clock:
     now: Callable[[], float]
     wall: Callable[[], datetime] = _utc_now
     host_now: Callable[[], float] = boot_seconds
+
+    def values(self) -> dict[str, Any]:
+        """Return the parameters of statements that every one may use."""
+        return {"now": self.now(), "epoch": self.epoch, "at": self.wall_text()}
 
     def wall_text(self) -> str:
         """Return the wall time as ISO 8601 in UTC, to the second."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -16,11 +16,30 @@ from sqlalchemy.orm import Session
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
-from airflow_tf.ledger.clock import Clock
-from airflow_tf.ledger.prepared import Cursor, Dialect, Prepared
+from airflow_tf.ledger.clock import Clock, boot_seconds
+from airflow_tf.ledger.prepared import Prepared, Step
 
 DEADLINE_SECONDS = 10.0
 T = TypeVar("T")
+
+
+class Writing(ABC):
+    """One writing transaction as a driver does it, beside which no other one writes."""
+
+    @abstractmethod
+    def clock(self) -> Clock:
+        """Return the ledger's clock in the transaction; it has begun."""
+
+    @abstractmethod
+    def run(self, steps: Sequence[Step], *, is_last: bool = False) -> list[list[Any]]:
+        """Run statements one after the other, in one round trip where there are any; return the rows of each.
+
+        :param is_last: whether to commit thereafter, in the same round trip.
+        """
+
+    @abstractmethod
+    def commit(self) -> None:
+        """End the transaction; its connection is rolled back without that, when it goes back to its pool."""
 
 
 class Database(ABC):
@@ -28,7 +47,6 @@ class Database(ABC):
 
     :param shown: where the ledger is, without secrets.
     :param engine: its connections begin no transaction by themselves, or do it at their first statement.
-    :param dialect: how prepared statements are put.
     :param begin_reading: begin a transaction that sees one consistent state.
     """
 
@@ -38,11 +56,10 @@ class Database(ABC):
     todo: ClassVar[str]
     """What an operator does when the database does not answer."""
 
-    def __init__(self, shown: str, engine: Engine, dialect: Dialect, *, begin_reading: Sequence[str]) -> None:
+    def __init__(self, shown: str, engine: Engine, *, begin_reading: Sequence[str]) -> None:
         self.shown = shown
         event.listen(engine, "begin", _begin)
         self.plain = engine
-        self.dialect = dialect
         self.reading = engine.execution_options(begin=begin_reading)
 
     @abstractmethod
@@ -50,15 +67,12 @@ class Database(ABC):
         """Return the ledger's clock within a transaction that reads."""
 
     @abstractmethod
-    def begin(self, driver: Any, *, is_passing: bool) -> Clock:  # noqa: ANN401 (a driver's connection)
-        """Begin a transaction beside which no other one writes; return the ledger's clock in it.
+    def begin(self, driver: Any, clock: Clock | None, *, is_passing: bool) -> Writing:  # noqa: ANN401 (a connection)
+        """Begin a transaction, at its first statement at the latest.
 
+        :param clock: another clock than the database's, for tests.
         :param is_passing: whether a power cut may undo it, as long as no later one was to survive it.
         """
-
-    @abstractmethod
-    def run(self, driver: Any, text: str, values: Mapping[str, Any]) -> Cursor:  # noqa: ANN401 (a driver's connection)
-        """Run a prepared statement."""
 
     @abstractmethod
     def is_locked(self, error: DBAPIError) -> bool:
@@ -87,8 +101,9 @@ class Database(ABC):
 class Transaction:
     """One writing transaction: prepared statements on its connection, and an ORM session on it for what is rare.
 
-    A session costs a claim of devices more than the database does. What every claim does is done by
-    :mod:`airflow_tf.ledger.statements`; what a session has loaded must not be changed by them afterwards.
+    A session costs a claim of devices more than the database does, and so does each round trip to a server. What every
+    claim does is done by :mod:`airflow_tf.ledger.statements`, several at a time; what a session has loaded must not be
+    changed by them afterwards.
     """
 
     def __init__(
@@ -96,29 +111,52 @@ class Transaction:
     ) -> None:
         self._database = database
         self._pooled = connection
-        self._driver: Any = connection.driver_connection
-        found = database.begin(self._driver, is_passing=is_passing)
-        self.clock = clock or found
+        self._writing = database.begin(connection.driver_connection, clock, is_passing=is_passing)
+        self._own_clock = clock
+        self._is_over = False
+
+    def host_now(self) -> float:
+        """Return this host's boot clock, without a look at the ledger's."""
+        return self._own_clock.host_now() if self._own_clock is not None else boot_seconds()
+
+    @property
+    def clock(self) -> Clock:
+        """The ledger's clock."""
+        return self._writing.clock()
 
     @cached_property
     def session(self) -> Session:
         """A session that begins and ends nothing of its own."""
+        self._writing.clock()  # it has begun
         connection = Connection(self._database.plain, self._pooled)
         connection.begin()
         return Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only")
 
     def run(self, statement: Prepared, **values: object) -> list[Any]:
         """Run a statement; return the rows it gives, as objects with its columns."""
-        dialect = self._database.dialect
-        text = statement.text_for(dialect)
-        return statement.rows_of(self._database.run(self._driver, text, statement.values_for(dialect, values)))
+        return self.run_all(statement.given(**values))[0]
+
+    def run_all(self, *steps: Step) -> list[list[Any]]:
+        """Run statements one after the other, in one round trip; return the rows of each."""
+        return self._writing.run(steps)
+
+    def finish(self, *steps: Step) -> list[list[Any]]:
+        """Do as :meth:`run_all` and commit in the same round trip: nothing can be done in the transaction any more."""
+        self._close_session()
+        self._is_over = True
+        return self._writing.run(steps, is_last=True)
 
     def commit(self) -> None:
-        """Write what the session has to write, and end the transaction."""
+        """End the transaction, if that was not done."""
+        self._close_session()
+        if not self._is_over:
+            self._writing.commit()
+
+    def _close_session(self) -> None:
+        """Write what the session has to write."""
         if "session" in self.__dict__:
             self.session.commit()
             self.session.close()
-        self._driver.commit()
 
     def abandon(self) -> None:
         """Leave without a commit: the connection is rolled back when it goes back to its pool."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -18,6 +18,7 @@ from airflow_tf.ledger import statements
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import Transaction
 from airflow_tf.ledger.hosts import as_device
+from airflow_tf.ledger.prepared import Step
 from airflow_tf.ledger.schema import LIVE, RUNNING, AttemptEntry, DeviceEntry, GangEntry, HoldingEntry, MemberEntry
 
 SUSPECT = "suspect"
@@ -106,37 +107,33 @@ def end_member(session: Session, clock: Clock, member: MemberEntry, state: Membe
 
 def release(work: Transaction, members: Sequence[Member]) -> None:
     """End members that their holder gives back, or whose revocation its supervisor has obeyed."""
-    at = {"at": work.clock.wall_text()}
-    for names, _ in _by_reservation(members):
-        work.run(statements.RELEASE, **names | at)
-        work.run(statements.DROP_HOLDINGS, **names)
+    names = _named(members)
+    work.finish(statements.RELEASE.given(**names), statements.DROP_HOLDINGS.given(**names))
 
 
-def _by_reservation(members: Sequence[Member]) -> Iterator[tuple[dict[str, object], int]]:
-    """Return what names the members of each reservation in a statement, and how many they are."""
-    replicas: dict[int, set[int]] = {}
+def _named(members: Sequence[Member]) -> dict[str, list[int]]:
+    """Return what names the members in a statement."""
+    found = sorted({(member.reservation_id, member.replica) for member in members})
+    return {"of_reservations": [number for number, _ in found], "of_replicas": [replica for _, replica in found]}
+
+
+def confirm(work: Transaction, members: Sequence[Member], supervisor_pid: int) -> bool:
+    """Turn reserved members into ones that never expire, if all are reserved; tell whether that was done."""
+    (confirmed,) = work.finish(_confirming(work, members, supervisor_pid))
+    return bool(confirmed)
+
+
+def _confirming(work: Transaction, members: Sequence[Member], supervisor_pid: int) -> Step:
+    names = _named(members)
+    count = len(names["of_replicas"])
+    return statements.CONFIRM.given(**names, count=count, pid=supervisor_pid, host_now=work.host_now())
+
+
+def confirm_again(work: Transaction, members: Sequence[Member], supervisor_pid: int) -> None:
+    """Do as :func:`confirm` where some may have been confirmed before."""
     for member in members:
-        replicas.setdefault(member.reservation_id, set()).add(member.replica)
-    for reservation_id, numbers in replicas.items():
-        yield {"of_reservation": reservation_id, "of_replicas": sorted(numbers)}, len(numbers)
-
-
-def confirm(work: Transaction, members: Sequence[Member], supervisor_pid: int) -> None:
-    """Turn reserved members into ones that never expire."""
-    clock = work.clock
-    values = {
-        "of_epoch": clock.epoch,
-        "now": clock.now(),
-        "host_now": clock.host_now(),  # the supervisor's own host asks
-        "pid": supervisor_pid,
-        "at": clock.wall_text(),
-    }
-    changed = [
-        len(work.run(statements.CONFIRM, **names | values)) == count for names, count in _by_reservation(members)
-    ]
-    if not all(changed):
-        for member in members:
-            _check_confirmed(work.session, clock, member, supervisor_pid)
+        if not any(work.run_all(_confirming(work, [member], supervisor_pid))):
+            _check_confirmed(work.session, work.clock, member, supervisor_pid)
 
 
 def _check_confirmed(session: Session, clock: Clock, member: Member, supervisor_pid: int) -> None:

@@ -15,6 +15,7 @@ from airflow_tf.core.devices import Device, Health, Host, Reading
 from airflow_tf.ledger import statements
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import Transaction
+from airflow_tf.ledger.prepared import Step
 from airflow_tf.ledger.schema import DeviceEntry, HoldingEntry, HostEntry, LookEntry
 
 LOST = "lost: its host no longer lists it"
@@ -49,12 +50,17 @@ class Look:
         return cls(host, tuple(sorted(readings, key=attrgetter("device.index"))), digests)
 
 
-def record(work: Transaction, look: Look, on_new_boot: Callable[[str], None]) -> bool:
+def recorded(look: Look) -> Step:
+    """Return the statement that tells what is recorded of the host's machine."""
+    return statements.HOSTS_AND_LOOKS.given(of_machine=look.host.machine)
+
+
+def record(work: Transaction, look: Look, rows: Sequence[Any], on_new_boot: Callable[[str], None]) -> bool:
     """Record the host and what was read, as far as that is new; tell whether anything was.
 
+    :param rows: what is :func:`recorded`.
     :param on_new_boot: called with the id of each host of this machine that is of an earlier boot.
     """
-    rows = work.run(statements.HOSTS_AND_LOOKS, of_machine=look.host.machine)
     own = [row for row in rows if row.host_id == look.host.host_id]
     known = {row.kind: row.digest for row in own}
     is_new = (
@@ -66,9 +72,11 @@ def record(work: Transaction, look: Look, on_new_boot: Callable[[str], None]) ->
     if is_new:
         _record(work.session, work.clock, look, on_new_boot)
     elif any(at != work.clock.wall_text() for row in own for at in (row.seen_at, row.looked_at)):
-        host_id, at = look.host.host_id, work.clock.wall_text()
-        work.run(statements.SEE_HOST, of_host=host_id, at=at)
-        work.run(statements.SEE_DEVICES, of_host=host_id, at=at, of_kinds=list(look.digests))
+        host_id = look.host.host_id
+        work.run_all(
+            statements.SEE_HOST.given(of_host=host_id),
+            statements.SEE_DEVICES.given(of_host=host_id, of_kinds=list(look.digests)),
+        )
     return is_new
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
-import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from functools import cache
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL
@@ -19,9 +19,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.ledger.clock import Clock
-from airflow_tf.ledger.engine import Database
-from airflow_tf.ledger.prepared import POSTGRESQL, Cursor
+from airflow_tf.ledger.engine import Database, Writing
+from airflow_tf.ledger.prepared import POSTGRESQL, Step, psycopg_parameter
 
+T = TypeVar("T")
 EPOCH = "postgresql"
 """One epoch for good: the server's clock goes on over the boots of all hosts, its own included."""
 
@@ -43,8 +44,8 @@ class PostgresDatabase(Database):
     contention it aborts and repeats transactions, with no bound on how often one loses. Readers take no lock.
 
     Time runs out three times. The server ends a statement, a wait for a lock, and a transaction whose client is
-    silent (else a host that lost its power would keep the lock). A server that hangs does none of that: a timer here
-    shuts the connection.
+    silent (else a host that lost its power would keep the lock). A server that hangs does none of that: who waits here
+    closes the connection.
     """
 
     is_of_one_host: ClassVar[bool] = False
@@ -57,7 +58,7 @@ class PostgresDatabase(Database):
         try:
             engine = create_engine(
                 url.set(drivername="postgresql+psycopg"),
-                isolation_level="READ COMMITTED",  # named: the server's or the role's default may be another one
+                isolation_level="AUTOCOMMIT",  # a writer sends its BEGIN together with its first statements
                 pool_size=1,  # a process keeps one connection: a server has few, and every task that runs has one
                 max_overflow=-1,
                 connect_args={
@@ -72,26 +73,19 @@ class PostgresDatabase(Database):
             ) from error
         milliseconds = max(1, round(deadline_seconds * 1000))
         self._begin_writing = _BEGIN_WRITING.format(milliseconds, milliseconds + 500)
-        super().__init__(shown, engine, POSTGRESQL, begin_reading=[_LIMIT.format(milliseconds, milliseconds + 500)])
+        super().__init__(shown, engine, begin_reading=[_LIMIT.format(milliseconds, milliseconds + 500)])
         self.reading = self.reading.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._calls = threading.local()
-        event.listen(engine, "connect", self._watch, insert=True)  # before SQLAlchemy's own first look at the server
-        event.listen(engine, "checkout", self._watch)
+        event.listen(engine, "do_connect", self._connect)
+        event.listen(engine, "checkout", self._bound)
 
     def clock(self, connection: Connection) -> Clock:
         """Return the server's clock, read once per transaction."""
         return _clock_at(float(connection.exec_driver_sql(_NOW).scalar_one()))
 
-    def begin(self, driver: Any, *, is_passing: bool) -> Clock:  # noqa: ANN401 (psycopg is not imported)
-        """Take the lock; the clock is read when it is had."""
-        driver.execute(self._begin_writing + (_BE_QUICK if is_passing else _BE_DURABLE))
-        ((now,),) = driver.execute(_TAKE_LOCK).fetchall()
-        return _clock_at(float(now))
-
-    def run(self, driver: Any, text: str, values: Mapping[str, Any]) -> Cursor:  # noqa: ANN401 (psycopg is not imported)
-        """Run a statement."""
-        cursor: Cursor = driver.execute(text, values)
-        return cursor
+    def begin(self, driver: Any, clock: Clock | None, *, is_passing: bool) -> Writing:  # noqa: ANN401 (psycopg's)
+        """Take the lock with the first statement; the clock is read when it is had."""
+        return _Writing(driver, self._begin_writing + (_BE_QUICK if is_passing else _BE_DURABLE), clock)
 
     def is_locked(self, error: DBAPIError) -> bool:
         """Tell whether a lock was not had in time, or the transaction gave way to another one."""
@@ -109,62 +103,102 @@ class PostgresDatabase(Database):
 
     @contextlib.contextmanager
     def deadline(self, seconds: float) -> Iterator[None]:
-        """Shut the connections that this thread uses for the call when its time is over."""
-        with _Watch(seconds + 1.0) as watch:  # the server's own limits come first: they say what was waited for
-            self._calls.watch = watch
+        """Close the connection that this thread uses for the call when its time is over."""
+        self._calls.until_seconds = time.monotonic() + seconds + 1.0  # the server's own say what was waited for
+        try:
+            yield
+        finally:
+            self._calls.until_seconds = math.inf
+
+    def _connect(self, _dialect: object, _record: object, arguments: Any, named: Any) -> Any:  # noqa: ANN401 (psycopg's)
+        connection = _connection_class().connect(*arguments, **named)
+        self._bound(connection)
+        return connection
+
+    def _bound(self, connection: Any, *_: object) -> None:  # noqa: ANN401 (psycopg's)
+        connection.until_seconds = getattr(self._calls, "until_seconds", math.inf)
+
+
+class _Writing(Writing):
+    """A transaction whose statements go to the server together: several in one message, with begin and commit.
+
+    The values stand in the text, for only a message without parameters may have more than one statement. Statements
+    that are sent with the begin cannot know the time at which the lock is had: they read it there.
+    """
+
+    def __init__(self, driver: Any, limits: str, clock: Clock | None) -> None:  # noqa: ANN401 (psycopg's)
+        self._driver = driver
+        self._unsent = [_BEGIN, limits, _TAKE_LOCK]
+        self._own_clock = clock
+        self._found: Clock | None = None
+
+    def clock(self) -> Clock:
+        if self._found is None:
+            self.run([])
+        assert self._found is not None
+        return self._own_clock or self._found
+
+    def run(self, steps: Sequence[Step], *, is_last: bool = False) -> list[list[Any]]:
+        clock = self._own_clock
+        dialect = _TIMED if clock is None else POSTGRESQL
+        values = {} if clock is None else clock.values()
+        cursor = _client_cursor(self._driver)
+        texts = [cursor.mogrify(*step.put(dialect, values)) for step in steps]
+        first = self._unsent
+        cursor.execute(";".join([*first, *texts, *(["COMMIT"] if is_last else [])]))
+        if first:
+            self._unsent = []
+            for _ in first[1:]:
+                cursor.nextset()
+            ((now,),) = cursor.fetchall()
+            self._found = _clock_at(float(now))
+            cursor.nextset()
+        found = []
+        for step in steps:
+            found.append(step.statement.rows_of(cursor))
+            cursor.nextset()
+        return found
+
+    def commit(self) -> None:
+        self._driver.commit()
+
+
+def _client_cursor(driver: Any) -> Any:  # noqa: ANN401 (psycopg's)
+    from psycopg import ClientCursor  # noqa: PLC0415 (an extra)
+
+    return ClientCursor(driver)
+
+
+@cache
+def _connection_class() -> Any:  # noqa: ANN401 (psycopg's)
+    """Return a connection that waits for the server until a time, and is closed when that is over.
+
+    A server that hangs keeps its own deadlines no more. A thread that watches each call cost as much as all else that a
+    client does for it.
+    """
+    import psycopg  # noqa: PLC0415 (an extra)
+
+    class Bounded(psycopg.Connection[Any]):
+        until_seconds = math.inf
+
+        def wait(self, gen: Generator[Any, Any, T], *args: Any, **named: Any) -> T:
+            return super().wait(self._bounded(gen), *args, **named)
+
+        def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+            """Hand on what is waited for; nothing is ready when it was waited for some while."""
             try:
-                yield
-            finally:
-                self._calls.watch = None
+                awaited = next(gen)
+                while True:
+                    ready = yield awaited
+                    if not ready and time.monotonic() > self.until_seconds:
+                        self.close()
+                        raise psycopg.OperationalError("no answer before the deadline of the call")
+                    awaited = gen.send(ready)
+            except StopIteration as end:
+                found: T = end.value
+                return found
 
-    def _watch(self, connection: Any, *_: object) -> None:  # noqa: ANN401 (psycopg is not imported here)
-        watch: _Watch | None = getattr(self._calls, "watch", None)
-        if watch is not None:
-            watch.add(connection.pgconn.socket)
-
-
-class _Watch:
-    """Shut the sockets of one call's connections after some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._guard = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._is_over = False
-        self._timer = threading.Timer(seconds, self._shut)
-        self._timer.daemon = True
-
-    def add(self, descriptor: int) -> None:
-        """Watch a connection, through a descriptor of our own: its number cannot be given to another file."""
-        with self._guard:
-            self._sockets.append(socket.socket(fileno=os.dup(descriptor)))
-        if self._is_over:
-            self._shut()
-
-    def _shut(self) -> None:
-        with self._guard:
-            self._is_over = True
-            for each in self._sockets:
-                _shut(each)
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        with self._guard:
-            for each in self._sockets:
-                each.close()
-            self._sockets.clear()
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # its other end has closed it already
+    return Bounded
 
 
 _LIMIT = (
@@ -172,6 +206,7 @@ _LIMIT = (
     " set_config('statement_timeout', '{1}', true),"  # later: a lock is the better reason
     " set_config('idle_in_transaction_session_timeout', '{0}', true)"
 )
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"  # named: the server's or the role's default may differ
 _BEGIN_WRITING = _LIMIT + ", set_config('synchronous_commit', "
 _BE_QUICK = "'off', true)"
 _BE_DURABLE = (
@@ -180,7 +215,19 @@ _BE_DURABLE = (
     " true)"
 )
 _NOW = "SELECT extract(epoch FROM clock_timestamp())"
-_TAKE_LOCK = f"{_NOW} FROM (SELECT pg_advisory_xact_lock({_WRITER_LOCK}) OFFSET 0) AS held"  # the clock when it is had
+_TAKE_LOCK = (  # the clock is read when it is had, and kept for the statements that are sent together with this one
+    "SELECT set_config('airflow_tf.now', CAST(extract(epoch FROM clock_timestamp()) AS text), true)"  # noqa: S608
+    f" FROM (SELECT pg_advisory_xact_lock({_WRITER_LOCK}) OFFSET 0) AS held"  # a constant
+)
+_KEPT_NOW = "CAST(current_setting('airflow_tf.now') AS double precision)"
+_OF_CLOCK = {
+    "now": _KEPT_NOW,
+    "epoch": f"'{EPOCH}'",
+    "at": f"to_char(to_timestamp({_KEPT_NOW}) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"+00:00\"')",
+}
+_TIMED = replace(
+    POSTGRESQL, name="postgresql, timed", parameter=lambda name: _OF_CLOCK.get(name) or psycopg_parameter(name)
+)
 
 
 def _clock_at(now: float) -> Clock:

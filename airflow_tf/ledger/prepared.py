@@ -30,13 +30,13 @@ class Cursor(Protocol):
 class Dialect:
     """How one kind of database and its driver are spoken to.
 
-    :param parameter: how a parameter stands in the text, for ``re.sub``.
+    :param parameter: how a parameter stands in the text.
     :param rows: the table of several arrays of the same length, from (column, parameter, SQL type) of each.
     :param array: an array as the driver takes it.
     """
 
     name: str
-    parameter: str
+    parameter: Callable[[str], str]
     rows: Callable[[tuple[tuple[str, str, str], ...]], str]
     array: Callable[[list[Any]], Any]
 
@@ -53,18 +53,34 @@ def _unnested(columns: tuple[tuple[str, str, str], ...]) -> str:
     return f"unnest({arrays}) AS given ({', '.join(column for column, _, _ in columns)})"
 
 
-SQLITE = Dialect("sqlite", r":\1", _joined, json.dumps)
-POSTGRESQL = Dialect(
-    "postgresql",
-    r"%(\1)s",
-    _unnested,
-    lambda array: array,
-)
+def psycopg_parameter(name: str) -> str:
+    """Return a parameter as psycopg takes it."""
+    return f"%({name})s"
+
+
+SQLITE = Dialect("sqlite", ":{}".format, _joined, json.dumps)
+POSTGRESQL = Dialect("postgresql", psycopg_parameter, _unnested, list)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A statement and the values of its parameters."""
+
+    statement: Prepared
+    values: Mapping[str, Any]
+
+    def put(self, dialect: Dialect, clock: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Return the driver's text, and its parameters, the clock's among them, as the driver takes them."""
+        statement, values = self.statement, {**clock, **self.values}
+        values |= {name: dialect.array(values[name]) for _, name, _ in statement.columns}
+        return statement.text_for(dialect), values
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A statement with ``:parameters``; ``{given}`` is the rows of :attr:`columns`.
+
+    ``:now``, ``:epoch`` and ``:at`` (wall time as text) are those of the transaction's clock.
 
     :param columns: name, parameter and SQL type of each array that is given as a column.
     """
@@ -79,15 +95,13 @@ class Prepared:
         text = self._texts.get(dialect.name)
         if text is None:
             given = dialect.rows(self.columns) if self.columns else ""
-            text = _PARAMETER.sub(dialect.parameter, self.text.format(given=given))
+            text = _PARAMETER.sub(lambda found: dialect.parameter(found[1]), self.text.format(given=given))
             self._texts[dialect.name] = text
         return text
 
-    def values_for(self, dialect: Dialect, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return parameters as the driver takes them."""
-        if not self.columns:
-            return values
-        return {**values, **{name: dialect.array(values[name]) for _, name, _ in self.columns}}
+    def given(self, **values: object) -> Step:
+        """Return the statement with values for its parameters, but for those that the clock gives."""
+        return Step(self, values)
 
     def rows_of(self, cursor: Cursor) -> list[Any]:
         """Return the rows found, as objects with its columns; nothing of a statement that gives none."""

@@ -22,15 +22,15 @@ def ensure_gang(session: Session, clock: Clock, key: GangKey) -> GangEntry:
     """Return the gang's row, made if it is new."""
     gang = session.get(GangEntry, key.key)
     if gang is None:
-        gang = GangEntry(**new_gang(clock, key))
+        gang = GangEntry(**new_gang(key), created_at=clock.wall_text())
         session.add(gang)
         session.flush()
     return gang
 
 
-def new_gang(clock: Clock, key: GangKey) -> dict[str, Any]:
-    """Return the columns of a gang that is new."""
-    return {**key.to_json(), "key": key.key, "created_at": clock.wall_text()}
+def new_gang(key: GangKey) -> dict[str, Any]:
+    """Return the columns of a gang that is new, but for its time."""
+    return {**key.to_json(), "key": key.key}
 
 
 def open_gang(session: Session, clock: Clock, key: GangKey, count: int, folder: str) -> None:

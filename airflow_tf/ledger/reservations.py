@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -22,6 +22,7 @@ from airflow_tf.ledger import holdings, hosts, statements, waiting
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import Transaction
 from airflow_tf.ledger.hosts import Look
+from airflow_tf.ledger.prepared import Step
 from airflow_tf.ledger.replicas import new_gang
 from airflow_tf.ledger.schema import MemberEntry, ReservationEntry, WaiterEntry
 
@@ -37,6 +38,14 @@ class _Rarities(Protocol):
     has_bars: bool
 
 
+class _Seen(NamedTuple):
+    """What a claim has to know: what makes it other than most, what is recorded of its machine, what is held there."""
+
+    rare: _Rarities
+    recorded: Sequence[Any]
+    held: Sequence[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a gang asks for: all of ``replicas``, without repetition, in this order."""
@@ -47,14 +56,18 @@ class Ask:
     turn: Turn
 
 
-def record_host(work: Transaction, look: Look) -> bool:
-    """Record the host and what it read, and tell whether that is new; release what an earlier boot of it held."""
+def record_host(work: Transaction, look: Look, rows: Sequence[Any] | None = None) -> bool:
+    """Record the host and what it read, and tell whether that is new; release what an earlier boot of it held.
+
+    :param rows: what is recorded, where that was read.
+    """
 
     def release_all(host_id: str) -> None:
         for member in holdings.live_members(work.session, MemberEntry.host_id == host_id):
             holdings.end_member(work.session, work.clock, member, MemberState.RELEASED, "its host was started anew")
 
-    return hosts.record(work, look, release_all)
+    rows = rows if rows is not None else work.run_all(hosts.recorded(look))[0]
+    return hosts.record(work, look, rows, release_all)
 
 
 def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Granted | Refused:
@@ -62,13 +75,12 @@ def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Gra
 
     A gang that must wait keeps only what a supervisor has confirmed.
     """
-    rare = _rarities(work, ask, look)
-    if rare.has_due:
+    seen = _see(work, ask, look)
+    if seen.rare.has_due:
         holdings.expire(work)
-    if record_host(work, look) or rare.has_due:
-        rare = _rarities(work, ask, look)
-    if not rare.is_known:
-        work.run(statements.ADD_GANG, **new_gang(work.clock, ask.key))
+    if record_host(work, look, seen.recorded) or seen.rare.has_due:
+        seen = _see(work, ask, look)
+    rare = seen.rare
     live = holdings.live_members_of(work.session, ask.key.key) if rare.is_held else []
     held = {member.replica: member for member in live if member.replica in ask.replicas}
     for member in held.values():
@@ -80,12 +92,12 @@ def reserve(work: Transaction, life_seconds: float, ask: Ask, look: Look) -> Gra
     if missing:
         here = {member.replica for member in live if member.host_id == look.host.host_id}
         check_per_host(ask.key.label, ask.request, len(here.union(ask.replicas)), look.host.name)
-        answer = _grant(work, life_seconds, ask, missing, look, rare)
+        answer = _grant(work, life_seconds, ask, missing, look, seen)
         if isinstance(answer, Refused):
             _let_go(work, held.values())
             return answer
         members |= {member.replica: member for member in answer}
-    if rare.has_queue:
+    elif rare.has_queue:
         waiting.served(work.session, ask.key.key, ask.replicas)
     found = tuple(members[replica] for replica in ask.replicas)
     return Granted(max((member.reservation_id for member in found), default=0), found)
@@ -110,24 +122,22 @@ def _let_go(work: Transaction, held: Iterable[MemberEntry]) -> None:
             holdings.end_member(work.session, work.clock, member, MemberState.RELEASED, why)
 
 
-def _rarities(work: Transaction, ask: Ask, look: Look) -> _Rarities:
-    """Return what has to be looked at more closely."""
-    clock = work.clock
-    found: list[_Rarities] = work.run(
-        statements.RARITIES,
-        of_gang=ask.key.key,
-        of_host=look.host.host_id,
-        of_epoch=clock.epoch,
-        now=clock.now(),
+def _see(work: Transaction, ask: Ask, look: Look) -> _Seen:
+    of_host = {"of_host": look.host.host_id}
+    (rare,), recorded, held = work.run_all(
+        statements.RARITIES.given(of_gang=ask.key.key, **of_host),
+        hosts.recorded(look),
+        statements.HELD.given(**of_host),
     )
-    return found[0]
+    return _Seen(rare, recorded, held)
 
 
 def _grant(
-    work: Transaction, life_seconds: float, ask: Ask, missing: Sequence[int], look: Look, rare: _Rarities
+    work: Transaction, life_seconds: float, ask: Ask, missing: Sequence[int], look: Look, seen: _Seen
 ) -> list[Member] | Refused:
-    """Give each of ``missing`` its devices, or put the gang into the queue and say why."""
-    key, host_id, clock = ask.key.key, look.host.host_id, work.clock
+    """Give each of ``missing`` its devices and commit, or put the gang into the queue and say why."""
+    key, host_id, clock, rare = ask.key.key, look.host.host_id, work.clock, seen.rare
+    new = [] if rare.is_known else [statements.ADD_GANG.given(**new_gang(ask.key))]
     if rare.has_queue:
         waiting.forget(work.session, clock)
     rows = waiting.alive_on(work.session, clock, host_id) if rare.has_queue else []
@@ -136,55 +146,48 @@ def _grant(
     arrived_seconds = waiting.arrival(work.session, clock, own, key) if has_place else clock.now()
     earlier = waiting.ahead_of(rows, key, ask.replicas, ask.turn, arrived_seconds)
     ahead = waiting.waiters(work.session, clock, earlier) if earlier else []
-    first = None if ahead else _choose_first(work, ask, len(missing), look, has_bars=rare.has_bars)
+    first = None if ahead else _choose_first(work, ask, len(missing), look, seen)
     chosen = first if first is not None else _choose(work.session, clock, ask, len(missing), look, ahead)
     if isinstance(chosen, Refused):
+        work.run_all(*new)
         place = (key, host_id, ask.replicas, arrived_seconds)
         waiting.wait(work.session, clock, own, place, ask.request, ask.turn, str(chosen))
         return chosen
+    if rare.has_queue:
+        waiting.served(work.session, key, ask.replicas)
     devices = dict(zip(missing, chosen, strict=True))
-    return _add_members(work, life_seconds, ask, host_id, arrived_seconds, devices)
+    *_, (reservation,), _, _ = work.finish(*new, *_adding(ask, host_id, life_seconds, arrived_seconds, devices))
+    fence, state, percent = reservation.id, MemberState.RESERVED.value, ask.request.share_percent
+    return [Member(fence, fence, replica, found, state, percent) for replica, found in devices.items()]
 
 
-def _add_members(
-    work: Transaction,
-    life_seconds: float,
-    ask: Ask,
-    host_id: str,
-    arrived_seconds: float,
-    devices: dict[int, tuple[Device, ...]],
-) -> list[Member]:
-    clock, percent = work.clock, ask.request.share_percent
-    common = {"gang_key": ask.key.key, "host_id": host_id, "epoch": clock.epoch, "at": clock.wall_text()}
-    (reservation,) = work.run(statements.ADD_RESERVATION, **common, arrived_seconds=arrived_seconds)
-    work.run(
-        statements.ADD_MEMBERS,
-        **common,
-        of_reservation=reservation.id,
-        of_replicas=list(devices),
-        expires_seconds=clock.now() + life_seconds,
-        share_percent=percent,
-        time_limit_seconds=ask.turn.time_limit_seconds,
+def _adding(
+    ask: Ask, host_id: str, life_seconds: float, arrived_seconds: float, devices: dict[int, tuple[Device, ...]]
+) -> tuple[Step, Step, Step]:
+    """Return the statements that add a reservation, its members and what they hold; the first one gives its id."""
+    common = {"gang_key": ask.key.key, "host_id": host_id}
+    shared = {**common, "share_percent": ask.request.share_percent}
+    return (
+        statements.ADD_RESERVATION.given(**common, arrived_seconds=arrived_seconds),
+        statements.ADD_MEMBERS.given(
+            **shared,
+            of_replicas=list(devices),
+            life_seconds=life_seconds,
+            time_limit_seconds=ask.turn.time_limit_seconds,
+        ),
+        statements.ADD_HOLDINGS.given(
+            **shared,
+            of_replicas=[replica for replica, found in devices.items() for _ in found],
+            uuids=[device.uuid for found in devices.values() for device in found],
+        ),
     )
-    work.run(
-        statements.ADD_HOLDINGS,
-        of_reservation=reservation.id,
-        host_id=host_id,
-        share_percent=percent,
-        of_replicas=[replica for replica, found in devices.items() for _ in found],
-        uuids=[device.uuid for found in devices.values() for device in found],
-    )
-    state = MemberState.RESERVED.value
-    return [
-        Member(reservation.id, reservation.id, replica, found, state, percent) for replica, found in devices.items()
-    ]
 
 
 # --- choosing ------------------------------------------------------------------------------------------------------
 
 
 def _choose_first(
-    work: Transaction, ask: Ask, missing: int, look: Look, *, has_bars: bool
+    work: Transaction, ask: Ask, missing: int, look: Look, seen: _Seen
 ) -> list[tuple[Device, ...]] | None:
     """Return the first devices that nobody holds, if they serve: what a look at all devices would choose too.
 
@@ -193,8 +196,8 @@ def _choose_first(
     if ask.request.share_percent != WHOLE_PERCENT:
         return None
     host_id = look.host.host_id
-    taken = {held.uuid for held in work.run(statements.HELD, of_host=host_id)}
-    if has_bars:
+    taken = {held.uuid for held in seen.held}
+    if seen.rare.has_bars:
         taken.update(hosts.bars(work.session, work.clock, host_id))
     free = (each for each in look.readings if each.health is Health.FREE and each.device.uuid not in taken)
     offers = [Offer(reading) for reading in islice(free, missing * ask.request.per_replica)]

@@ -8,7 +8,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.ledger.clock import Clock, boot_clock
-from airflow_tf.ledger.engine import Database
-from airflow_tf.ledger.prepared import SQLITE, Cursor
+from airflow_tf.ledger.engine import Database, Writing
+from airflow_tf.ledger.prepared import SQLITE, Step
 from airflow_tf.ledger.turnstile import Turnstile
 
 _LONGEST_PAUSE_SECONDS = 0.03
@@ -42,7 +42,7 @@ class SqliteDatabase(Database):
     def __init__(self, url: URL, path: Path) -> None:
         engine = create_engine(url, connect_args={"timeout": 0})
         event.listen(engine, "connect", _prepare_connection)
-        super().__init__(str(path), engine, SQLITE, begin_reading=["BEGIN"])
+        super().__init__(str(path), engine, begin_reading=["BEGIN"])
         self.path = path
         self._turnstile = Turnstile(path.with_name(f"{path.name}.turn"))
         self._clock = boot_clock()
@@ -51,15 +51,11 @@ class SqliteDatabase(Database):
         """Return the host's boot clock: every user of the file is on this host."""
         return self._clock
 
-    def begin(self, driver: sqlite3.Connection, *, is_passing: bool) -> Clock:
+    def begin(self, driver: sqlite3.Connection, clock: Clock | None, *, is_passing: bool) -> Writing:
         """Take SQLite's lock; a transaction that is not passing syncs what passing ones have left, too."""
         driver.execute(f"PRAGMA synchronous = {'NORMAL' if is_passing else 'FULL'}")
         driver.execute("BEGIN IMMEDIATE")
-        return self._clock
-
-    def run(self, driver: sqlite3.Connection, text: str, values: Mapping[str, Any]) -> Cursor:
-        """Run a statement at once."""
-        return driver.execute(text, values)
+        return _Writing(driver, clock or self._clock)
 
     def is_locked(self, error: DBAPIError) -> bool:
         """Tell whether SQLite says BUSY or LOCKED."""
@@ -107,6 +103,27 @@ class SqliteDatabase(Database):
                 "its file system has no shared memory for SQLite",
                 "Set [airflow_tf] home to a folder on a local disk.",
             )
+
+
+class _Writing(Writing):
+    """A transaction that has begun."""
+
+    def __init__(self, driver: sqlite3.Connection, clock: Clock) -> None:
+        self._driver = driver
+        self._clock = clock
+
+    def clock(self) -> Clock:
+        return self._clock
+
+    def run(self, steps: Sequence[Step], *, is_last: bool = False) -> list[list[Any]]:
+        values = self._clock.values()
+        found = [step.statement.rows_of(self._driver.execute(*step.put(SQLITE, values))) for step in steps]
+        if is_last:
+            self.commit()
+        return found
+
+    def commit(self) -> None:
+        self._driver.commit()
 
 
 def _prepare_connection(connection: sqlite3.Connection, _record: object) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from airflow_tf.ledger.prepared import Prepared
 
-_REPLICAS = (("replica", "of_replicas", "INTEGER"),)
-_ARE_MEMBERS = "reservation_id = :of_reservation AND replica IN (SELECT replica FROM {given})"
-_IS_DUE = "state = 'reserved' AND (expires_seconds <= :now OR epoch <> :of_epoch)"
+_MEMBERS = (("reservation_id", "of_reservations", "INTEGER"), ("replica", "of_replicas", "INTEGER"))
+_ARE_MEMBERS = "(reservation_id, replica) IN (SELECT reservation_id, replica FROM {given})"
+_IS_DUE = "state = 'reserved' AND (expires_seconds <= :now OR epoch <> :epoch)"
 _IS_LIVE = "state IN ('reserved', 'confirmed')"
 
 RARITIES = Prepared(f"""
@@ -21,10 +21,7 @@ RARITIES = Prepared(f"""
         EXISTS (SELECT 1 FROM members WHERE gang_key = :of_gang AND {_IS_LIVE}) AS is_held,
         EXISTS (SELECT 1 FROM reservations WHERE gang_key = :of_gang AND is_void) AS has_void,
         EXISTS (SELECT 1 FROM queue) AS has_queue,
-        EXISTS (
-            SELECT 1 FROM devices
-            WHERE host_id = :of_host AND barred_until_seconds > :now AND barred_epoch = :of_epoch
-        ) AS has_bars
+        EXISTS (SELECT 1 FROM devices WHERE barred_until_seconds > :now AND barred_epoch = :epoch) AS has_bars
 """)  # noqa: S608 (constants)
 """What makes a claim other than most."""
 
@@ -46,48 +43,54 @@ HELD = Prepared("SELECT uuid FROM holdings WHERE host_id = :of_host")
 
 ADD_GANG = Prepared("""
     INSERT INTO gangs (key, installation, dag_id, run_id, task_id, group_index, created_at)
-    VALUES (:key, :installation, :dag_id, :run_id, :task_id, :group_index, :created_at)
+    VALUES (:key, :installation, :dag_id, :run_id, :task_id, :group_index, :at)
 """)
 ADD_RESERVATION = Prepared("""
     INSERT INTO reservations (gang_key, host_id, created_at, epoch, arrived_seconds, is_void)
     VALUES (:gang_key, :host_id, :at, :epoch, :arrived_seconds, FALSE)
     RETURNING id
 """)
+_NEWEST = "(SELECT max(id) FROM reservations WHERE gang_key = :gang_key)"
 ADD_MEMBERS = Prepared(
-    """
+    f"""
     INSERT INTO members (
         reservation_id, replica, gang_key, host_id, state, epoch, expires_seconds, created_at, changed_at,
         share_percent, time_limit_seconds, ended_why
     )
     SELECT
-        :of_reservation, replica, :gang_key, :host_id, 'reserved', :epoch, :expires_seconds, :at, :at,
+        {_NEWEST}, replica, :gang_key, :host_id, 'reserved', :epoch, :now + :life_seconds, :at, :at,
         :share_percent, :time_limit_seconds, ''
-    FROM {given}
-""",
-    _REPLICAS,
+    FROM {{given}}
+""",  # noqa: S608 (constants)
+    (("replica", "of_replicas", "INTEGER"),),
 )
+"""Add members to the gang's newest reservation."""
+
 ADD_HOLDINGS = Prepared(
-    """
+    f"""
     INSERT INTO holdings (member_id, host_id, uuid, share_percent)
     SELECT members.id, :host_id, given.uuid, :share_percent
-    FROM {given} JOIN members ON members.reservation_id = :of_reservation AND members.replica = given.replica
-""",
+    FROM {{given}} JOIN members ON members.reservation_id = {_NEWEST} AND members.replica = given.replica
+""",  # noqa: S608 (constants)
     (("replica", "of_replicas", "INTEGER"), ("uuid", "uuids", "VARCHAR")),
 )
 """Give members their devices: one row of arrays for each part."""
 
+_IS_CONFIRMABLE = "state = 'reserved' AND epoch = :epoch AND expires_seconds > :now"
 CONFIRM = Prepared(
     f"""
     UPDATE members
     SET
         state = 'confirmed', supervisor_pid = :pid, confirmed_seconds = :host_now, held_seconds = :now,
         renewed_seconds = :now, changed_at = :at
-    WHERE {_ARE_MEMBERS} AND state = 'reserved' AND epoch = :of_epoch AND expires_seconds > :now
+    WHERE
+        {_ARE_MEMBERS} AND {_IS_CONFIRMABLE}
+        AND :count = (SELECT count(*) FROM members WHERE {_ARE_MEMBERS} AND {_IS_CONFIRMABLE})
     RETURNING replica
 """,  # noqa: S608 (constants)
-    _REPLICAS,
+    _MEMBERS,
 )
-"""Confirm what is reserved and not due; return which that were."""
+"""Confirm members if all of them are reserved and not due, otherwise none; return which that were."""
 
 RELEASE = Prepared(
     f"""
@@ -95,12 +98,12 @@ RELEASE = Prepared(
     SET state = 'released', changed_at = :at, ended_why = CASE WHEN state = 'revoked' THEN ended_why ELSE '' END
     WHERE {_ARE_MEMBERS} AND ({_IS_LIVE} OR (state = 'revoked' AND supervisor_pid IS NOT NULL))
 """,  # noqa: S608 (constants)
-    _REPLICAS,
+    _MEMBERS,
 )
 """Note that a holder gives back what it has, or that a supervisor has ended what was revoked."""
 
 DROP_HOLDINGS = Prepared(
     f"DELETE FROM holdings WHERE member_id IN (SELECT id FROM members WHERE {_ARE_MEMBERS})",  # noqa: S608 (constants)
-    _REPLICAS,
+    _MEMBERS,
 )
 """Take members' devices from them."""

@@ -125,9 +125,10 @@ class Ledger:
 
         :raises LedgerError: if one is no longer reserved (expired, revoked, released).
         """
-        self._transactions.change(
-            lambda work: holdings.confirm(work, [member, *siblings], supervisor_pid), is_passing=True
-        )
+        members = (member, *siblings)
+        change = self._transactions.change
+        if not change(lambda work: holdings.confirm(work, members, supervisor_pid), is_passing=True):
+            change(lambda work: holdings.confirm_again(work, members, supervisor_pid), is_passing=True)
 
     def confirmed_on(self, host: Host) -> list[ConfirmedMember]:
         """Return the confirmed members of a host with the token of their last attempt."""

@@ -55,7 +55,7 @@ def request(per_replica: int = 1, **others: object) -> DeviceRequest:
 def begun(database: Database) -> Iterator[Connection]:
     """Hold a writing transaction and commit it."""
     with database.plain.connect() as connection:
-        database.begin(connection.connection.driver_connection, is_passing=False)
+        database.begin(connection.connection.driver_connection, None, is_passing=False).clock()
         yield connection
         connection.commit()
 

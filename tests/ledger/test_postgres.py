@@ -10,15 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from psycopg import ClientCursor
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.states import MemberState
-from airflow_tf.ledger import open_ledger
+from airflow_tf.ledger import hosts, open_ledger, postgres
 from airflow_tf.ledger.location import open_database
 from airflow_tf.ledger.read import LedgerReader
+from airflow_tf.ledger.schema import MemberEntry
 from tests.ledger.conftest import HOST, devices, request, writing
 
 
@@ -78,6 +80,48 @@ def test_a_reservation_expires_by_the_server_s_clock(ledger_settings):
     ledger.close()
 
 
+def test_a_claim_is_timed_by_the_server_s_clock(hurried, ledger_settings):
+    key = GangKey(hurried.ledger_id, "flights", "run x", "train")
+    first, second = hurried.reserve(key, request(), [0, 1], HOST, devices(2)).members
+    reserved = hurried.read(lambda session, clock: (row(session, first), clock))
+    hurried.confirm(first, 17, second)
+    hurried.confirm(second, 17)  # the answer was lost
+    (held, clock) = hurried.read(lambda session, clock: (row(session, second), clock))
+    assert reserved[0].expires_seconds == pytest.approx(clock.now() + 60, abs=30)
+    assert reserved[0].created_at[:13] in {clock.wall_text()[:13], reserved[1].wall_text()[:13]}
+    assert len(reserved[0].created_at) == len(clock.wall_text())
+    assert held.held_seconds == held.renewed_seconds <= clock.now()
+    assert held.confirmed_seconds == pytest.approx(clock.host_now(), abs=30)
+    hurried.release(first, second)
+    assert LedgerReader(hurried).reservations() == []
+
+
+def row(session, member):
+    found = session.query(MemberEntry).filter_by(reservation_id=member.reservation_id, replica=member.replica).one()
+    session.expunge(found)
+    return found
+
+
+def test_a_claim_takes_four_round_trips(hurried, monkeypatch):
+    sent: list[object] = []
+
+    def counted(driver):
+        sent.append(driver)
+        return ClientCursor(driver)
+
+    key = GangKey(hurried.ledger_id, "flights", "run x", "train")
+    look = tuple(devices(3))
+    hurried.register_host(HOST, look)
+    monkeypatch.setattr(postgres, "_client_cursor", counted)
+    monkeypatch.setattr(postgres._Writing, "commit", lambda _: pytest.fail("another one"))
+    monkeypatch.setattr(hosts, "record", lambda *_: False)  # at most once a second somebody notes that it was looked at
+    first, *others = hurried.reserve(key, request(), [0, 1, 2], HOST, look).members
+    assert len(sent) == 2
+    hurried.confirm(first, 17, *others)
+    hurried.release(first, *others)
+    assert len(sent) == 4
+
+
 def test_isolation_and_durability_do_not_depend_on_the_server_s_defaults(ledger_settings, postgres_server):
     name = make_url(ledger_settings.ledger_url).database
     postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
@@ -95,7 +139,7 @@ def test_isolation_and_durability_do_not_depend_on_the_server_s_defaults(ledger_
 def test_a_silent_client_does_not_keep_the_lock(hurried, ledger_settings):
     database = open_database(ledger_settings.ledger_url, deadline_seconds=0.3)
     silent = database.plain.connect()
-    database.begin(silent.connection.driver_connection, is_passing=False)
+    database.begin(silent.connection.driver_connection, None, is_passing=False).clock()
     hurried.register_host(HOST, devices(1))  # the server has ended the other one's session
     silent.invalidate()
     silent.close()
