@@ -160,17 +160,18 @@ def test_stagers_of_a_file_at_once_of_which_one_is_killed_agree(
     assert staging.partial() == []
 
 
+@pytest.mark.parametrize("size", [40 * 2**20, 40_000])
 def test_a_file_that_is_replaced_while_it_is_read_is_copied_again(
-    resumed: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
+    size: int, resumed: HdfsCluster, hdfs: FileSystem, folder: str, staging: Staging
 ) -> None:
-    hdfs.write(f"{folder}/1.csv", [os.urandom(2**20) * 40])
+    hdfs.write(f"{folder}/1.csv", [os.urandom(size // 40) * 40])
     hdfs.write(f"{folder}-new.csv", [data := os.urandom(3000)])
     for name in DATANODES:
         resumed.pause(name)
     staged: list[Any] = []
     thread = threading.Thread(target=lambda: staged.append(staging(f"{resumed.uri}{folder}", stall_seconds=150.0)))
     thread.start()
-    eventually(staging.partial)  # the old one is listed and opened, and waits for its bytes
+    eventually(lambda: any("staging 1 files" in line for line in staging.lines))  # it waits for its bytes now
     hdfs.replace(f"{folder}-new.csv", f"{folder}/1.csv")
     for name in DATANODES:
         resumed.resume(name)
