@@ -105,21 +105,23 @@ class Plan:
 class ReplicaLaunch:
     """One attempt of one replica. The operator fills the first block, the supervisor the second.
 
-    ``entrypoint`` is the absolute path of a script or ``module:function`` (found from ``code_folder``); ``inputs``
-    maps names to staged folders; ``session_config`` is validated proto JSON; ``memory_limit_bytes`` is for the host's
-    memory; ``memory_bytes`` is the memory of the replica's smallest device, None where it is not reported; ``cgroup``
-    is the folder of the cgroup that the replica enters, empty for none. ``initial_checkpoint`` is the local prefix to
-    begin with where the run has no checkpoint of its own yet, and always where ``fresh``. ``copied_checkpoint`` is the
-    local prefix of one of its own, saved by another host at ``copied_at_ns``. ``watched_folder`` is the
-    folder whose checkpoints an evaluator looks at, empty for all others. ``upload`` says where its newest checkpoint
-    is copied while it trains: ``uri`` (one folder for all generations), ``options`` (of the storage, which may hold
-    secrets), ``environment`` (what its client reads) and ``every_seconds``.
+    ``entrypoint`` is the absolute path of a script or ``module:function`` (found from ``code_folder``);
+    ``working_directory`` is where it begins, empty for ``folder``; ``inputs`` maps names to staged folders;
+    ``session_config`` is validated proto JSON; ``memory_limit_bytes`` is for the host's memory; ``memory_bytes`` is
+    the memory of the replica's smallest device, None where it is not reported; ``cgroup`` is the folder of the cgroup
+    that the replica enters, empty for none. ``initial_checkpoint`` is the local prefix to begin with where the run has
+    no checkpoint of its own yet, and always where ``fresh``. ``copied_checkpoint`` is the local prefix of one of its
+    own, saved by another host at ``copied_at_ns``. ``watched_folder`` is the folder whose checkpoints an evaluator
+    looks at, empty for all others. ``upload`` says where its newest checkpoint is copied while it trains: ``uri`` (one
+    folder for all generations), ``options`` (of the storage, which may hold secrets), ``environment`` (what its client
+    reads) and ``every_seconds``.
     """
 
     replica: int
     count: int
     entrypoint: str
     code_folder: str
+    working_directory: str = ""
     arguments: dict[str, str] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)

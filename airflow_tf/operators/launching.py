@@ -67,9 +67,11 @@ class LaunchingOperator(DeviceSeeker):
     """Describe the program of one replica of a gang, or of all of them."""
 
     code: str | None = None
+    working_directory: str | None = None
     template_fields: Sequence[str] = (
         "entrypoint",
         "code",
+        "working_directory",
         "arguments",
         "environment",
         "session_config",
@@ -243,6 +245,7 @@ class LaunchingOperator(DeviceSeeker):
             count=count,
             entrypoint=entrypoint,
             code_folder=code_folder,
+            working_directory=str(base / self.working_directory) if self.working_directory else "",
             arguments={key: str(value) for key, value in (fields["arguments"] or {}).items()},
             environment=environment,
             session_config=dict(config.config),

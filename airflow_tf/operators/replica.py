@@ -77,6 +77,7 @@ class ReplicaOperator(DeferringOperator):
         *,
         python: str | None = None,
         code: str | None = None,
+        working_directory: str | None = None,
         start_method: str = "zygote",
         device_timeout: str | float = "1h",
         **kwargs: Any,
@@ -86,6 +87,7 @@ class ReplicaOperator(DeferringOperator):
         super().__init__(**kwargs)
         self.python = python
         self.code = code
+        self.working_directory = working_directory
         self.start_method = start_method
         self.device_timeout = device_timeout
         self._view: ReplicaView | None = None

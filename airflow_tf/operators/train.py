@@ -49,6 +49,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param api: ``tf2``, ``v1`` or ``auto``: which kind of program the session config must reach.
     :param code: a folder or a zip file, relative to the DAG file, that is copied once per run; the entrypoint is then
         looked for in the copy, and imports come from its top.
+    :param working_directory: where the program begins: absolute, or relative to the code, without which it is relative
+        to the DAG file. By default a folder of its own in the run's.
     :param python: the training interpreter, by default Airflow's own.
     :param start_method: ``zygote`` (fork after one import of TensorFlow) or ``spawn``.
     :param restarts: how often the supervisor starts a killed replica again within one try.

@@ -198,6 +198,7 @@ def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a
             "api",
             "python",
             "code",
+            "working_directory",
             "start_method",
         ),
         retries=train.retries,

@@ -115,6 +115,7 @@ class TrainSpec(Spec):
     """
 
     code: Code | None = None
+    working_directory: Templated | None = None
     entrypoint: Entrypoint
     strategy: Annotated[Literal["independent", "sync", "async", "v1_cluster", "towers"], ReadAtParse] = "independent"
     roles: dict[str, Annotated[Natural, ReadAtParse]] | None = None

@@ -53,7 +53,7 @@ def run(launch: ReplicaLaunch) -> None:
     Returning lets the interpreter end as after ``python train.py``: threads joined, atexit handlers run.
     """
     _show_stacks_when_asked()
-    os.chdir(launch.folder)
+    _enter_folder(launch)
     random.seed(launch.seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(launch.seed % 2**32)
@@ -64,6 +64,14 @@ def run(launch: ReplicaLaunch) -> None:
     except AirflowTfError as error:
         _refuse(launch, str(error))
     _run_program(launch)
+
+
+def _enter_folder(launch: ReplicaLaunch) -> None:
+    os.chdir(launch.folder)
+    try:
+        os.chdir(launch.working_directory or launch.folder)
+    except OSError as error:
+        _refuse(launch, f"train.working_directory {launch.working_directory} cannot be entered: {error.strerror}")
 
 
 def run_forked(launch: ReplicaLaunch) -> NoReturn:

@@ -17,6 +17,7 @@ dag_id: {name}
 devices: {{kind: cpu}}
 train:
   code: {code}
+  working_directory: jobs
   entrypoint: jobs/fit.py
   arguments: {{source: {source}}}
 evaluate:
@@ -27,6 +28,7 @@ checkpoints:
 """
 FIT = """\
 import os, pathlib, sys
+assert pathlib.Path("fit.py").is_file()  # the working directory is within the code
 import shared
 import tensorflow as tf
 source = pathlib.Path(sys.argv[1].partition("=")[2])

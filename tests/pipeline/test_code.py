@@ -36,6 +36,11 @@ def test_all_programs_are_looked_for_in_the_code(folder, name):
         assert (task.code, task.entrypoint) == (str(folder / name), "jobs/fit.py")
 
 
+def test_where_the_program_begins_may_be_declared(folder):
+    text = declared("src").replace("  code: src\n", "  code: src\n  working_directory: jobs\n")
+    assert load_dag(write(folder, text)).get_task("train").partial_kwargs["working_directory"] == "jobs"
+
+
 def test_the_code_may_be_a_template_and_is_looked_for_when_the_run_begins(folder):
     dag = load_dag(write(folder, declared("'code/{{ var.value.release }}.zip'")))
     assert dag.get_task("train").partial_kwargs["code"] == "code/{{ var.value.release }}.zip"

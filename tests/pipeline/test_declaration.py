@@ -40,7 +40,7 @@ UNKNOWN_IN_TRAIN = (
     'churn.tf.yaml:17:3: train.sesion_config: unknown key. Did you mean "session_config"? Allowed here: api, '
     "arguments, code, deferrable, entrypoint, environment, evaluator_grace, execution_timeout, kill_grace_seconds, memory_limit, "
     "progress_timeout, python, restarts, retries, retry_delay, roles, session_config, start_method, start_timeout, "
-    "strategy, success."
+    "strategy, success, working_directory."
 )
 
 

@@ -65,6 +65,7 @@ devices:
   deferrable: false
 train:
   code: .
+  working_directory: .
   entrypoint: train.py
   strategy: independent
   success: all
