@@ -1,8 +1,8 @@
 """Backend ``hdfs``: the RPC protocol by hdfs-native (Rust; high availability, Kerberos, no JVM).
 
 Its traps, all measured: a client used across a fork hangs; a hung NameNode is never given up, whatever the settings
-(therefore the mover has a deadline); a writer that is closed *or dropped* commits what it has; and a panic of the
-Rust code is a ``BaseException``.
+(therefore the mover has a deadline); a write may hang for ever once a DataNode of it died; a writer that is closed *or
+dropped* commits what it has; and a panic of the Rust code is a ``BaseException``.
 """
 
 from __future__ import annotations
