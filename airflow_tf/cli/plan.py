@@ -20,7 +20,17 @@ from airflow_tf.pipeline.declaration import load_declaration
 @command
 def plan(args: Namespace) -> None:
     """Show the plan; exit code 1 if a run would fail."""
-    row = Planner(load_declaration(Path(args.file)), load_settings(), _conf(args.conf)).plan()
+    loaded, settings, conf = load_declaration(Path(args.file)), load_settings(), _conf(args.conf)
+    row = Planner(loaded, settings, conf).plan()
+    if loaded.stages:
+        row["stages"] = {stage.name: Planner(stage.loaded, settings, conf).plan() for stage in loaded.stages}
+        for stage in loaded.stages:
+            row["stages"][stage.name]["starts_from"] = stage.starts_from
+        row["problems"] = [
+            problem | {"key": f"stages.{name}.{problem['key']}"}
+            for name, each in row["stages"].items()
+            for problem in each["problems"]
+        ]
     if args.output in {"json", "yaml"}:
         print_rows([row], args.output)
     else:
@@ -50,6 +60,20 @@ def _lines(row: Row) -> Iterator[str]:
         times = f" x {task['instances']}" if task["instances"] > 1 else ""
         after = f", after {', '.join(task['after'])}" if task["after"] else ""
         yield f"  {task['task']:{width}}  {task['operator']}{times}{after}"
+    for name, stage in row.get("stages", {}).items():
+        yield f"Stage {name}"
+        if stage["starts_from"]:
+            yield f"  begins with what stage {stage['starts_from']} has made"
+        yield from _one_training(stage)
+    if not row.get("stages"):
+        yield from _one_training(row)
+    yield "Problems"
+    yield from (f"  {each['key']}: {each['problem']}. {each['remedy']}".rstrip() for each in row["problems"])
+    if not row["problems"]:
+        yield "  none"
+
+
+def _one_training(row: Row) -> Iterator[str]:
     if row["inputs"]:
         yield "Inputs"
         yield from map(_input, row["inputs"])
@@ -63,10 +87,6 @@ def _lines(row: Row) -> Iterator[str]:
     if row["later"]:
         yield "Known when a run begins"
         yield from (f"  {each['key']}: {each['template']} (needs {', '.join(each['needs'])})" for each in row["later"])
-    yield "Problems"
-    yield from (f"  {each['key']}: {each['problem']}. {each['remedy']}".rstrip() for each in row["problems"])
-    if not row["problems"]:
-        yield "  none"
 
 
 def _input(row: Row) -> str:

@@ -38,6 +38,7 @@ from airflow_tf.hooks.initial import ensure_initial
 from airflow_tf.hooks.mapping import literal_replicas
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_all_staged, staged_as
+from airflow_tf.operators.beginning import initial_source
 from airflow_tf.operators.config_file import render_config_file, validate_config
 from airflow_tf.storage.sharding import Part, fill, plan_shares
 
@@ -211,7 +212,7 @@ class LaunchingOperator(DeviceSeeker):
         sharing = sharers(plan.strategy, plan.roles, count) if shared else 0
         staged = self._stage(settings, folders)
         shares = {name: plan_shares(staged[name], sharing, way) for name, way in shared.items()}
-        initial = self._initial(settings, folders)
+        initial = self._initial(context, settings, folders)
         launches = [
             dataclasses.replace(
                 launch,
@@ -298,14 +299,14 @@ class LaunchingOperator(DeviceSeeker):
         """Make sure that the inputs are on this host."""
         return ensure_all_staged(self.inputs or {}, folders=folders, settings=settings, log=self.log)
 
-    def _initial(self, settings: Settings, folders: RunFolders) -> str | None:
+    def _initial(self, context: Context, settings: Settings, folders: RunFolders) -> str | None:
         """Make sure that the checkpoint to begin with is on this host, and return its prefix."""
-        declared = self.initial_checkpoint
-        if declared is None or not declared["source"]:
+        source = initial_source(self.initial_checkpoint, context["ti"])
+        if not source:
             return None
         return ensure_initial(
-            declared["source"],
-            hdfs_conn_id=declared.get("hdfs_conn_id"),
+            source,
+            hdfs_conn_id=(self.initial_checkpoint or {}).get("hdfs_conn_id"),
             folders=folders,
             task_id=self.task_id,
             settings=settings,

@@ -35,7 +35,8 @@ class TensorFlowTrainOperator(ReplicaOperator):
     :param evaluator_grace: time that an evaluator has for the last checkpoint when the training has ended.
     :param memory_limit: most memory of the host that a replica may use. Refused where cgroups are not delegated.
     :param initial_checkpoint: ``{"source": uri, "hdfs_conn_id": …}`` of the checkpoint to begin with: a prefix, a
-        published version, or ``<base>/latest``.
+        published version, or ``<base>/latest``. Or ``{"from_task": aggregation, "evaluation_task": …, "metric": …,
+        "mode": …}``: what another training of the run has made, on this host.
     :param upload: ``{"destination": base URI, "hdfs_conn_id": …, "every": duration}``: while it trains, the newest
         checkpoint is copied there; a host that has none of this run begins with it.
     :param fresh: every attempt begins with that or from scratch, never with what an earlier attempt has saved.

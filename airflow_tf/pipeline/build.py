@@ -66,18 +66,44 @@ def build_dag(loaded: Loaded) -> DAG:
         params={name: to_param(value) for name, value in declaration.params.items()},
         doc_md=as_markdown(loaded.document.text),
     ) as dag:
-        add_tasks(declaration, dag, dag.task_group)
+        add_tasks(loaded, dag, dag.task_group)
     return dag
 
 
-def add_tasks(declaration: Declaration, dag: DAG, group: TaskGroup) -> None:
-    """Add the declared tasks to ``group`` of ``dag``, which must be the current one; they find each other by its ids.
+def add_tasks(loaded: Loaded, dag: DAG, group: TaskGroup) -> None:
+    """Add the declared tasks to ``group`` of ``dag``, which must be the current one; each stage is a group in it."""
+    if not loaded.stages:
+        _add_training(loaded.declaration, dag, group)
+    groups: dict[str, TaskGroup] = {}
+    declarations = {stage.name: stage.loaded.declaration for stage in loaded.stages}
+    for stage in loaded.stages:
+        source = stage.starts_from
+        begin = made_by(declarations[source], groups[source].child_id) if source is not None else None
+        with TaskGroup(stage.name) as groups[stage.name]:
+            _add_training(stage.loaded.declaration, dag, groups[stage.name], begin)
+        for before in stage.before:
+            groups[before] >> groups[stage.name]
+
+
+def made_by(declaration: Declaration, full_id: FullId) -> dict[str, Any]:
+    """Return the checkpoint that another training of this run has made: published, or chosen, as an initial one."""
+    if declaration.checkpoints.publish:
+        source = f"{{{{ ti.xcom_pull(task_ids='{full_id('publish')}')['uri'] }}}}"
+        return {"source": source, "hdfs_conn_id": checkpoints_conn_id(declaration)}
+    return {"from_task": full_id(_candidates_of(declaration)), **_judged(declaration.evaluate, full_id)}
+
+
+def _add_training(
+    declaration: Declaration, dag: DAG, group: TaskGroup, begin_with: dict[str, Any] | None = None
+) -> None:
+    """Add the tasks of one training; they find each other by the ids of ``group``.
 
     The devices of all replicas are held from the start, so all of them must be able to run at once: the DAG allows it.
     """
     full_id: FullId = group.child_id
     steps: list[Any] = [_stage(declaration, full_id)] if declaration.inputs else []
-    steps += [_reserve(declaration, full_id), _train(declaration, full_id)]
+    begin = initial_checkpoint(declaration) if begin_with is None else begin_with
+    steps += [_reserve(declaration, full_id), _train(declaration, full_id, begin)]
     if declaration.sweep:
         steps.append(best_task(declaration, full_id("train")))
     elif declaration.checkpoints.aggregate != "none":
@@ -169,7 +195,7 @@ def _device_timeout(declaration: Declaration) -> dict[str, float]:
     return {} if timeout is None else {"device_timeout": timeout.total_seconds()}
 
 
-def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a mapped operator, whose class Airflow does not export
+def _train(declaration: Declaration, full_id: FullId, begin_with: dict[str, Any] | None) -> Any:  # noqa: ANN401  a mapped operator, whose class Airflow does not export
     train, devices, sweep = declaration.train, declaration.devices, declaration.sweep
     operator, number = (
         (TensorFlowTrialOperator, len(sweep.arguments)) if sweep else (TensorFlowTrainOperator, devices.count)
@@ -184,7 +210,7 @@ def _train(declaration: Declaration, full_id: FullId) -> Any:  # noqa: ANN401  a
         **_given(devices, *DEVICE_FIELDS),
         **_device_timeout(declaration),
         **_given(declaration.checkpoints, "fresh", "allow_from_scratch"),
-        **_initial(declaration),
+        **({} if begin_with is None else {"initial_checkpoint": begin_with}),
         **_upload(declaration),
         **_success(declaration),
         **_start_timeout(declaration),
@@ -230,11 +256,6 @@ def initial_checkpoint(declaration: Declaration) -> dict[str, str | None] | None
     if source == LATEST:
         source = f"{(checkpoints.publish or '').rstrip('/')}/{LATEST}"
     return {"source": source, "hdfs_conn_id": checkpoints_conn_id(declaration)}
-
-
-def _initial(declaration: Declaration) -> dict[str, Any]:
-    initial = initial_checkpoint(declaration)
-    return {} if initial is None else {"initial_checkpoint": initial}
 
 
 def _upload(declaration: Declaration) -> dict[str, Any]:
@@ -333,7 +354,7 @@ def _publish(declaration: Declaration, base: str, full_id: FullId) -> Checkpoint
         from_task=full_id(_candidates_of(declaration)),
         destination=base,
         hdfs_conn_id=checkpoints_conn_id(declaration),
-        outlets=[Asset(f"{declaration.dag_id}_model" if is_template(base) else base.rstrip("/"))],
+        outlets=[Asset(f"{declaration.dag_id}_{full_id('model')}" if is_template(base) else base.rstrip("/"))],
         export_task=full_id("export") if checkpoints.export else None,
         **_keep(checkpoints.keep),
         **_judged(evaluate, full_id),

@@ -18,6 +18,7 @@ from airflow_tf.pipeline.mending import mend
 from airflow_tf.pipeline.models import Declaration
 from airflow_tf.pipeline.rules import conflicts
 from airflow_tf.pipeline.session_config import findings
+from airflow_tf.pipeline.stages import has_stages, in_order, link_problems, split
 from airflow_tf.pipeline.variables import unknown_names
 from airflow_tf.pipeline.yaml_reader import Document
 
@@ -26,10 +27,30 @@ _SESSION_CONFIG: DataPath = ("train", "session_config")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A declaration and the document it was read from."""
+    """A declaration and the document it was read from.
+
+    ``stages`` are its trainings, each after those that it waits for, where it has several: then ``declaration`` is that
+    of the first one, and says what concerns the DAG.
+    """
 
     declaration: Declaration
     document: Document
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Loaded, ...]:
+        """Its trainings, each as a declaration."""
+        return tuple(stage.loaded for stage in self.stages) or (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of several trainings: ``before`` are the stages that it waits for."""
+
+    name: str
+    loaded: Loaded
+    before: tuple[str, ...]
+    starts_from: str | None
 
 
 def load_declaration(file: Path) -> Loaded:
@@ -45,6 +66,28 @@ def check_document(document: Document) -> Loaded:
 
     :raises InvalidDeclarationError: with every problem of the file.
     """
+    return _check_stages(document) if has_stages(document) else _check_one(document)
+
+
+def _check_stages(document: Document) -> Loaded:
+    """Check each stage as a declaration of its own, and how they follow each other."""
+    parts, problems = split(document)
+    checked: dict[str, Loaded] = {}
+    for part in parts:
+        try:
+            checked[part.name] = _check_one(part.document)
+        except InvalidDeclarationError as error:
+            problems += [part.told(problem) for problem in error.problems]
+    problems += link_problems(document, parts, {name: loaded.declaration for name, loaded in checked.items()})
+    if problems:
+        raise InvalidDeclarationError.of(document.file, list(dict.fromkeys(problems)))
+    stages = tuple(
+        Stage(part.name, checked[part.name], tuple(part.before), part.links.starts_from) for part in in_order(parts)
+    )
+    return Loaded(stages[0].loaded.declaration, document, stages)
+
+
+def _check_one(document: Document) -> Loaded:
     problems: list[Problem] = []
     declaration = whole = None
     broken: list[DataPath] = []

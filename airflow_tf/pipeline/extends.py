@@ -30,7 +30,7 @@ def read_declaration(file: Path, above: tuple[Path, ...] = ()) -> Document:
     below = _read_extended(document, above)
     own = {key: value for key, value in document.data.items() if key != KEY}
     positions = {path: position for path, position in document.positions.items() if path != _WHERE}
-    data, inherited = _merge(below, own)
+    data, inherited = lay_over(below, own)
     return replace(document, data=data, positions=inherited | positions)
 
 
@@ -67,8 +67,8 @@ def _in(file: Path, position: Position) -> Position:
     return position if position.file else position._replace(file=file)
 
 
-def _merge(below: Document, own: dict[str, Any]) -> tuple[dict[str, Any], dict[DataPath, Position]]:
-    """Return the merged data, and the positions of what comes from ``below``."""
+def lay_over(below: Document, own: dict[str, Any]) -> tuple[dict[str, Any], dict[DataPath, Position]]:
+    """Return the data of ``below`` with ``own`` laid over it, and the positions of what comes from ``below``."""
     replaced: list[DataPath] = []
 
     def merge(under: dict[str, Any], over: dict[str, Any], path: DataPath) -> dict[str, Any]:

@@ -214,6 +214,8 @@ Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
 RunUri = Annotated[Templated, AfterValidator(check_uri)]
 StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(check_uri)]
 DagId = Annotated[Text, name(r"[A-Za-z0-9_.-]{1,250}", "a DAG id")]
+STAGE_NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
+StageName = Annotated[str, name(STAGE_NAME, "the name of a stage")]
 InputName = Annotated[str, name(r"[A-Za-z][A-Za-z0-9_]*", "the name of an input")]
 ArgumentName = Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of an argument")]
 Arguments = dict[ArgumentName, Plain]

@@ -35,7 +35,7 @@ def build_task_group(loaded: Loaded, group_id: str | None = None, **kwargs: Any)
     given = {"default_args": task_defaults(declaration), "doc_md": as_markdown(loaded.document.text)} | kwargs
     with TaskGroup(group_id or declaration.dag_id, **given) as group:
         _add_params(group.dag, loaded)
-        add_tasks(declaration, group.dag, group)
+        add_tasks(loaded, group.dag, group)
     return group
 
 

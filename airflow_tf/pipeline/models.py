@@ -44,6 +44,7 @@ from airflow_tf.pipeline.fields import (
     Share,
     Size,
     Span,
+    StageName,
     StaticUri,
     Templated,
     Text,
@@ -273,6 +274,21 @@ class CallbacksSpec(Spec):
     on_task_success: Callbacks = []
 
 
+class StageSpec(Spec):
+    """One of several trainings in a DAG: its keys are laid over those of the top, as a whole it is one declaration."""
+
+    after: list[Text] = []
+    starts_from: Text | None = None
+    hdfs_conn_id: Text | None = None
+    inputs: dict[InputName, InputSpec] | None = None
+    devices: DevicesSpec | None = None
+    train: TrainSpec | None = None
+    sweep: SweepSpec | None = None
+    evaluate: EvaluateSpec | None = None
+    approval: ApprovalSpec | None = None
+    checkpoints: CheckpointsSpec | None = None
+
+
 class Declaration(Spec):
     """A whole ``*.tf.yaml``."""
 
@@ -298,6 +314,7 @@ class Declaration(Spec):
     evaluate: EvaluateSpec | None = None
     approval: ApprovalSpec | None = None
     checkpoints: CheckpointsSpec = CheckpointsSpec()
+    stages: Annotated[dict[StageName, StageSpec], Field(min_length=1)] | None = None
 
     @field_validator("inputs", mode="before")
     @classmethod

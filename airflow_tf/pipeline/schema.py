@@ -12,9 +12,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from airflow_tf.core.session_config.parsing import config_descriptor
 from airflow_tf.core.session_config.roles import ROLE_KEYS
-from airflow_tf.pipeline.models import Declaration
+from airflow_tf.pipeline.models import Declaration, StageSpec
+from airflow_tf.pipeline.stages import KEY
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_SECTIONS = [name for name in StageSpec.model_fields if name in Declaration.model_fields]
 _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 _TEMPLATE = {"type": "string", "pattern": r"\{[{%#]"}
 _NUMBERS = {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}
@@ -46,7 +48,35 @@ def declaration_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": fields | dict.fromkeys(ROLE_KEYS, part),
     }
+    _allow_stages(schema, definitions)
     return {"$schema": DRAFT, **_without_titles(schema), "title": "airflow_tf declaration"}
+
+
+def _allow_stages(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Require only of a declaration without stages what a stage may add to the top, or leave to it."""
+    required = {name: _take_required(schema["properties"][name], definitions, {}) for name in _SECTIONS}
+    schema["required"] = [key for key in schema["required"] if key not in _SECTIONS]
+    properties = {name: part for name, part in required.items() if part}
+    schema["if"], schema["else"] = {"required": [KEY]}, {"required": ["train"], "properties": properties}
+
+
+def _take_required(part: dict[str, Any], definitions: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Take what is required out of a model in the schema, and return it as a schema of its own."""
+    if isinstance(part.get("additionalProperties"), dict):
+        found = _take_required(part["additionalProperties"], definitions, known)
+        return {"additionalProperties": found} if found else {}
+    models = [each["$ref"].rpartition("/")[2] for each in part.get("anyOf", [part]) if "$ref" in each]
+    if len(models) != 1 or models[0] not in meanings():
+        return {}
+    if models[0] not in known:
+        model = definitions[models[0]]
+        nested = {key: _take_required(each, definitions, known) for key, each in model["properties"].items()}
+        found = {
+            "required": model.pop("required", []),
+            "properties": {key: each for key, each in nested.items() if each},
+        }
+        known[models[0]] = {key: each for key, each in found.items() if each}
+    return dict(known[models[0]])
 
 
 def _allow_single_callbacks(definitions: dict[str, Any]) -> None:

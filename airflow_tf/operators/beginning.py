@@ -1,0 +1,39 @@
+"""The checkpoint that a training begins with: declared, or what another training of the same run has made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_tf.core.checkpoint.methods import AVERAGE, TOP_K
+from airflow_tf.core.errors import CheckpointError
+from airflow_tf.operators.candidates import choose, pull
+
+
+def initial_source(declared: Mapping[str, Any] | None, ti: Any) -> str:  # noqa: ANN401 (Airflow's own)
+    """Return the URI of the checkpoint to begin with, empty where there is none.
+
+    :param declared: ``{"source": uri}``; or ``{"from_task": id of an aggregation}``, with ``evaluation_task``,
+        ``metric`` and ``mode`` where an evaluation chooses among its candidates.
+    :raises CheckpointError: if the other training has left nothing, or left it on another host.
+    """
+    if declared is None or "from_task" not in declared:
+        return str((declared or {}).get("source") or "")
+    from_task = declared["from_task"]
+    aggregated, evaluation = pull(ti, from_task, declared.get("evaluation_task"))
+    name = choose(aggregated, evaluation, declared.get("metric"), declared.get("mode", "min"))
+    if evaluation is None and name in {AVERAGE, TOP_K} and aggregated.get("same_start") is False:
+        raise CheckpointError(
+            f"training does not begin with the {name} that task {from_task!r} has made",
+            "its replicas began with different weights, and no evaluation shows that it is any good",
+            "Begin with the same weights (a seed, or initial_checkpoint), or add an evaluate section.",
+        )
+    prefix = aggregated["candidates"][name]
+    if not Path(f"{prefix}.index").is_file():
+        raise CheckpointError(
+            f"the checkpoint that task {from_task!r} has made is not on this host",
+            f"there is no {prefix}.index",
+            "Let that training publish (checkpoints.publish): then it is fetched from there.",
+        )
+    return f"file://{prefix}"
