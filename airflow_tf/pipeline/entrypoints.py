@@ -21,14 +21,15 @@ _ANY = "*"
 def missing_functions(loaded: Loaded) -> list[Problem]:
     """Return the entrypoints ``module:function`` that are not there, in the declaration's folder or on this host.
 
-    Modules of another training interpreter, or on a ``PYTHONPATH`` of the program's own, are not looked for.
+    Modules of another training interpreter, on a ``PYTHONPATH`` of the program's own, or in a zip file: nobody looks.
     """
     train, evaluate, export = (
         loaded.declaration.train,
         loaded.declaration.evaluate,
         loaded.declaration.checkpoints.export,
     )
-    if train.python is not None or "PYTHONPATH" in train.environment:
+    folder = loaded.document.file.absolute().parent if train.code is None else Path(train.code)
+    if train.python is not None or "PYTHONPATH" in train.environment or not folder.is_dir():
         return []
     given: list[tuple[DataPath, str]] = [(("train",), train.entrypoint)]
     given += [(("evaluate",), evaluate.entrypoint)] if evaluate else []
@@ -39,7 +40,7 @@ def missing_functions(loaded: Loaded) -> list[Problem]:
         if ":" in entrypoint and not entrypoint.endswith(".py"):
             problems += [
                 Problem(loaded.document.locate(path), path, what, todo=todo)
-                for what, todo in _missing(entrypoint, loaded.document.file.absolute().parent)
+                for what, todo in _missing(entrypoint, folder)
             ]
     return problems
 

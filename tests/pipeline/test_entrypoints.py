@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 
 import pytest
 
@@ -91,3 +92,20 @@ def test_what_another_interpreter_may_have_is_not_looked_for(problems, rest):
 def test_the_evaluation_is_looked_at_too(problems):
     [problem] = problems("programs.fit:plain", "evaluate: {entrypoint: 'programs.fit:none', metric: mae}\n")
     assert "evaluate.entrypoint" in problem
+
+
+@pytest.mark.parametrize(("function", "found"), [("plain", []), ("plane", ["module 'job' has no function 'plane'"])])
+def test_with_code_of_its_own_modules_are_looked_for_there(tmp_path, function, found):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "job.py").write_text(MODULE)
+    file = tmp_path / "x.tf.yaml"
+    file.write_text(f"dag_id: x\ntrain: {{code: src, entrypoint: 'job:{function}'}}\n")
+    assert [problem.what for problem in missing_functions(load_declaration(file))] == found
+
+
+def test_in_an_archive_modules_are_not_looked_for(tmp_path):
+    with zipfile.ZipFile(tmp_path / "src.zip", "w") as archive:
+        archive.writestr("job.py", MODULE)
+    file = tmp_path / "x.tf.yaml"
+    file.write_text("dag_id: x\ntrain: {code: src.zip, entrypoint: 'job:plane'}\n")
+    assert missing_functions(load_declaration(file)) == []
