@@ -106,10 +106,10 @@ class SmallFiles:
             left = memoryview(data)
             while left:
                 left = left[os.write(descriptor, left) :]
-            os.fchmod(descriptor, 0o444)
-            stamp(descriptor)
             known = files.checksum(file.info.path)
             whole = known is None or agrees(known, descriptor, len(data), crc32c, self._source.reporter.tick)
+            os.fchmod(descriptor, 0o444)  # last: after a failure before it the file is opened again
+            stamp(descriptor)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise self._cache.no_space(len(data)) from error

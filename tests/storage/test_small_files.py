@@ -27,10 +27,11 @@ from tests.storage.storage_helpers import Staging
 
 
 class Counted(LocalFileSystem):
-    """Counts what is asked of it; the first ``failures`` reads fail; knows a wrong checksum of the files ``wrong``."""
+    """Counts what is asked of it; ``failures`` reads and ``busy`` checksums fail; ``wrong`` have a wrong checksum."""
 
     failures = 0
     wrong: frozenset[str] = frozenset()
+    busy = 0
 
     def __init__(self, uri: Uri, options: StorageOptions) -> None:
         super().__init__(uri, options)
@@ -52,6 +53,9 @@ class Counted(LocalFileSystem):
         return super().read(path, offset, length)
 
     def checksum(self, path: str) -> FileChecksum | None:
+        if self.busy:
+            self.busy -= 1
+            raise StorageUnavailableError("busy")
         if Path(path).name not in self.wrong:
             return None
         self.wrong -= {Path(path).name}
@@ -141,6 +145,22 @@ def test_a_broken_read_is_repeated_from_the_file_that_broke(files: Counted, sour
     staged = stage(files, Uri.parse(source.as_uri()), tmp_path)
     assert len(staged.files) == len(data)
     assert files.asked["read"] == len(data) + 1
+
+
+def test_a_checksum_that_cannot_be_had_at_once_is_asked_for_again(
+    files: Counted, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, opened, open_file = fill(source, folders=1, files=3), list[int](), os.open
+
+    def watched(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TRUNC and Path(path).exists():
+            opened.append(Path(path).stat().st_mode & 0o777)
+        return open_file(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", watched)
+    files.busy = 1
+    assert len(stage(files, Uri.parse(source.as_uri()), tmp_path).files) == len(data)
+    assert opened == [0o600]  # a user who is not root cannot open one that is read-only
 
 
 def test_a_copy_with_another_checksum_than_the_source_is_copied_again(
