@@ -11,6 +11,7 @@ import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import google_crc32c
 
@@ -90,7 +91,7 @@ class SmallFiles:
             elif self._adopt(file, crc32c):
                 placed[file.name] = crc32c
                 continue
-            os.unlink(self._path(file.name))  # noqa: PTH108 -- text, as above
+            Path(self._path(file.name)).unlink(missing_ok=True)
         return placed
 
     def _path(self, name: str) -> str:

@@ -196,6 +196,20 @@ def test_of_two_that_copy_the_same_file_the_second_takes_the_entry_of_the_first(
     assert (tmp_path / "first").stat().st_nlink == 3
 
 
+def test_an_entry_that_is_removed_while_it_is_taken_is_copied_again(
+    files: Counted, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = fill(source, folders=1, files=3)
+
+    def lost(_self: Cache, _key: str, _crc32c: int, path: str) -> None:
+        Path(path).unlink()
+        raise FileNotFoundError(errno.ENOENT, "gone", path)
+
+    monkeypatch.setattr(Cache, "adopt", lost)
+    staged = stage(files, Uri.parse(source.as_uri()), tmp_path)
+    assert {f.name: (Path(staged.folder) / f.name).read_bytes() for f in staged.files} == data
+
+
 def test_a_disk_that_fills_up_is_named(staging: Staging, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(source, folders=1, files=3)
     files = Counted(Uri.parse(source.as_uri()), StorageOptions("file"))
