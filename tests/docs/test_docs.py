@@ -59,3 +59,9 @@ def test_every_command_is_documented():
     text = (ROOT / "docs" / "operations.md").read_text()
     names = [command.name for group in get_cli_commands() for command in group.subcommands]
     assert [name for name in names if f"`airflow tf {name}" not in text] == []
+
+
+def test_every_example_is_documented():
+    text = (ROOT / "docs" / "examples.md").read_text()
+    named = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+    assert named == {file.stem for file in (ROOT / "dags").glob("*.py")}
