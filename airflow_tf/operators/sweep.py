@@ -18,6 +18,7 @@ from airflow_tf.core.sweep import MedianRule, Trial, best_trial, ranked_trials, 
 from airflow_tf.core.verdict import ALL, parse_success
 from airflow_tf.hooks.mapping import argument_of
 from airflow_tf.hooks.settings import load_settings
+from airflow_tf.hooks.telemetry import measured
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.settled import replica_checkpoints, settle_task
 from airflow_tf.operators.train import TensorFlowTrainOperator
@@ -134,7 +135,7 @@ class SweepBestOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Collect what the trials have left, tell it, choose."""
-        with airflow_errors():
+        with measured("aggregate", context), airflow_errors():
             dag = context["dag"]
             metric = self.metric or argument_of(dag, self.from_task, "metric", None)
             mode = self.mode or argument_of(dag, self.from_task, "mode", "min")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -80,6 +81,17 @@ def test_reserves_for_every_literal_replica_of_the_training_task(ledger, mode):
 def test_a_second_look_keeps_the_first_reservation(ledger):
     assert run(sensor()) == run(sensor())
     assert len(LedgerReader(ledger).reservations()) == 2
+
+
+def test_where_it_holds_nothing_the_devices_are_free_again_but_for_those_in_use(ledger):
+    key = GangKey(ledger.ledger_id, "flights", "run x", "train")
+    assert run(sensor(hold=False))["devices"] == {"0": ["cpu-0"], "1": ["cpu-1"]}
+    assert [ledger.member(key, number) for number in (0, 1)] == [None, None]
+    run(sensor())
+    ledger.confirm(ledger.member(key, 0), os.getpid())
+    run(sensor(hold=False))
+    assert ledger.member(key, 0).state == "confirmed"
+    assert ledger.member(key, 1) is None
 
 
 def test_count_wins_over_the_mapping_and_may_be_rendered_text():
