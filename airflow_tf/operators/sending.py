@@ -40,8 +40,8 @@ class Sending:
             thread.join()
 
     def begin(self, data_file: Path, size: int) -> None:
-        """Follow ``data_file`` until it has ``size`` bytes, or is deleted."""
-        if size < self.least_bytes:
+        """Follow ``data_file`` until it has ``size`` bytes, or is deleted; a second one is left to the publisher."""
+        if size < self.least_bytes or self._threads:
             return
         descriptor = os.open(data_file, os.O_RDONLY | os.O_CLOEXEC)
         thread = threading.Thread(target=self._send, args=(descriptor, size), name="send-ahead", daemon=True)

@@ -29,6 +29,7 @@ from airflow_tf.storage.ahead import NEW, OLD, beside, hidden_beside, take_over
 from airflow_tf.storage.base import CHUNK_BYTES, FileSystem, Uri, exists, read_all
 from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.versions import MANIFEST, SUCCESS, Versions
+from airflow_tf.storage.wholeness import require_whole
 
 _MOST_WORKERS = 4
 
@@ -90,7 +91,11 @@ class Publisher:
         """Remove what killed publishers of this destination left, except one with a newer fence."""
         for hidden in hidden_beside(self.files, self.uri.path):
             if hidden.fence <= self.manifest.fence and hidden.path != but:
-                self.files.delete(hidden.path)
+                # In one step first: whoever still fills it must not rename what is left in the middle of the removal.
+                gone = beside(self.uri.path, OLD, hidden.fence)
+                with contextlib.suppress(StorageNotFoundError):  # its publisher was faster
+                    self.files.rename(hidden.path, gone)
+                    self.files.delete(gone)
 
     def _fill(self, local: Path, temporary: str, there: set[str]) -> None:
         folders = {posixpath.join(temporary, posixpath.dirname(name)).rstrip("/") for name in self.manifest.files}
@@ -133,12 +138,13 @@ class Publisher:
                 "Make the checkpoint again.",
             )
 
-    def _is_published(self) -> bool:
-        """Tell whether the destination holds this very result; False if it is free or ours to replace."""
-        if not exists(self.files, self.uri.path):
-            return False
+    def _is_published(self, path: str = "") -> bool | None:
+        """Tell whether the destination (or ``path``) holds this very result, False: one to replace, None: nothing."""
+        path = path or self.uri.path
+        if not exists(self.files, path):
+            return None
         try:
-            found = json.loads(read_all(self.files, posixpath.join(self.uri.path, MANIFEST)))
+            found = json.loads(read_all(self.files, posixpath.join(path, MANIFEST)))
             fence, edition, digest = int(found["fence"]), int(found.get("edition", 0)), str(found["digest"])
         except (StorageNotFoundError, ValueError, KeyError, TypeError) as error:
             raise StorageExistsError(
@@ -158,13 +164,18 @@ class Publisher:
 
     def _move(self, temporary: str) -> None:
         """Rename into place. Whatever the answer, the destination itself is looked at before it counts."""
-        if self._is_published():
-            return
         self.confirm()
+        is_there = self._is_published()
+        if is_there:
+            return
+        sizes = {name: entry["size"] for name, entry in self.manifest.files.items()}
+        require_whole(self.files, temporary, sizes | {MANIFEST: len(self.manifest.dumps().encode()), SUCCESS: 0})
         aside = None
-        if exists(self.files, self.uri.path):
+        if is_there is False:
             aside = beside(self.uri.path, OLD, self.manifest.fence)
             self.files.rename(self.uri.path, aside)
+            if self._is_in_place_after_all(aside):
+                return
         try:
             self.files.rename(temporary, self.uri.path)
         except StorageError as error:
@@ -172,10 +183,23 @@ class Publisher:
                 self.files.rename(aside, self.uri.path)
             if isinstance(error, StorageUnavailableError) and self._is_published():
                 return  # the answer was lost, the rename was done
-            raise
+            if not isinstance(error, StorageExistsError):
+                raise
+            self._move(temporary)  # another one was faster: it is replaced, or it is told why it is not
+            return
         self._check_arrived(temporary)
         with contextlib.suppress(StorageError):  # the result is there; the next publisher removes the rest
             self._remove_leftovers()
+
+    def _is_in_place_after_all(self, aside: str) -> bool:
+        """Look at what was put aside: a newer result that has come since the last look goes back to its place."""
+        goes_back = True
+        try:
+            goes_back = bool(self._is_published(aside))
+        finally:
+            if goes_back:  # it is this very result, or not to be replaced, which is raised
+                self.files.rename(aside, self.uri.path)
+        return goes_back
 
     def _check_arrived(self, temporary: str) -> None:
         inside = posixpath.join(self.uri.path, posixpath.basename(temporary))

@@ -21,6 +21,7 @@ from airflow_tf.core.units import format_bytes
 from airflow_tf.storage.base import CHUNK_BYTES, FileSystem, Uri, exists
 from airflow_tf.storage.crew import Crew
 from airflow_tf.storage.progress import Patience, Reporter
+from airflow_tf.storage.wholeness import require_whole
 
 _WORKERS = 4
 _LEFTOVER = re.compile(r"^\.airflow_tf-upload-(new|old)-(.*)-[0-9a-f]{12}$")
@@ -52,7 +53,7 @@ class Uploader:
         temporary = self._beside("new")
         try:
             self._send(sources, temporary)
-            self.patience(lambda: self._move(temporary))
+            self.patience(lambda: self._move(temporary, {name: path.stat().st_size for name, path in sources.items()}))
         finally:
             with contextlib.suppress(StorageError):  # renamed, or to be removed by the next upload
                 self.files.delete(temporary)
@@ -94,9 +95,11 @@ class Uploader:
                 yield chunk
                 self.reporter.tick(len(chunk))
 
-    def _move(self, temporary: str) -> None:
+    def _move(self, temporary: str, sizes: dict[str, int]) -> None:
         """Rename into place; after a lost answer, look whether it was done."""
         aside = None
+        if "" not in sizes and exists(self.files, temporary):  # a single file has been written in one step
+            require_whole(self.files, temporary, sizes)
         if self.overwrite and exists(self.files, self.uri.path):
             if not exists(self.files, temporary):
                 return
