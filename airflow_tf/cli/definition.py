@@ -23,6 +23,7 @@ from airflow_tf.core.units import parse_seconds
 _MODULE = "airflow_tf.cli.commands"
 _OF_CHECKPOINTS = "airflow_tf.cli.checkpoints.checkpoints"
 _OF_CACHE = "airflow_tf.cli.cache.cache"
+_OF_HOSTS = "airflow_tf.cli.hosts.hosts"
 
 
 def _arg(*flags: str, **options: Any) -> Arg:
@@ -133,6 +134,9 @@ ARG_GRACE = _arg(
     help="Remove versions that were marked so long ago; readers have that time to end (default: 1 hour)",
 )
 
+ARG_HOST = _arg("host", nargs="?", metavar="HOST", help="Its name or id, as 'hosts ls' shows it (default: this one)")
+ARG_WHY = _arg("--why", metavar="TEXT", help="What those who wait for its devices are told")
+
 _CHECKPOINTS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     "ls": ("List the checkpoints of folders, or published versions", (ARG_LISTED, ARG_HDFS_CONN_ID, ARG_OUTPUT)),
     "verify": ("Read checkpoints whole and compare every checksum", (ARG_PATHS, ARG_OUTPUT)),
@@ -170,6 +174,17 @@ _CACHE: dict[str, tuple[str, tuple[Arg, ...]]] = {
     ),
 }
 """As ``_COMMANDS``, of the group ``cache``; ``cache_<name>`` in ``cli.cache`` does it."""
+
+_HOSTS: dict[str, tuple[str, tuple[Arg, ...]]] = {
+    "ls": ("List the hosts that the ledger knows, what they have and what is held there", (ARG_OUTPUT,)),
+    "register": ("Record this host and its devices, as the first task on it does", (ARG_OUTPUT,)),
+    "drain": (
+        "Let no run begin on a host, before its maintenance; what runs there goes on",
+        (ARG_HOST, ARG_WHY, ARG_YES, ARG_OUTPUT),
+    ),
+    "undrain": ("Take a drained host back into use", (ARG_HOST, ARG_OUTPUT)),
+}
+"""As ``_COMMANDS``, of the group ``hosts``; ``hosts_<name>`` in ``cli.hosts`` does it."""
 
 _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     "doctor": (
@@ -245,6 +260,8 @@ def get_cli_commands() -> list[CLICommand]:
     )
     cached = [_command(f"{_OF_CACHE}_{name}", name, *rest) for name, rest in _CACHE.items()]
     cache = GroupCommand(name="cache", help="List, check and empty the staging cache", subcommands=cached)
+    known = [_command(f"{_OF_HOSTS}_{name}", name, *rest) for name, rest in _HOSTS.items()]
+    hosts = GroupCommand(name="hosts", help="List hosts, and take them out of use", subcommands=known)
     importing = GroupCommand(
         name="import", help="Make a declaration of a job for another product", subcommands=[_command(*_TFJOB)]
     )
@@ -252,7 +269,7 @@ def get_cli_commands() -> list[CLICommand]:
         GroupCommand(
             name="tf",
             help="Train TensorFlow models",
-            subcommands=[*commands, _command(*_PLAN), _command(*_SESSION_CONFIG), group, cache, importing],
+            subcommands=[*commands, _command(*_PLAN), _command(*_SESSION_CONFIG), group, cache, hosts, importing],
         )
     ]
 

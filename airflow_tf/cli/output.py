@@ -62,7 +62,9 @@ def command(function: Command) -> Command:
 def _called(function: Command, args: Namespace) -> str:
     """Return the command as its user has typed it; functions of a group are named ``<group>_<command>``."""
     group = function.__name__.partition("_")[0]
-    return " ".join(["airflow tf", *([group] if group in {"cache", "checkpoints", "import"} else []), args.subcommand])
+    return " ".join(
+        ["airflow tf", *([group] if group in {"cache", "checkpoints", "hosts", "import"} else []), args.subcommand]
+    )
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -167,7 +168,11 @@ def devices_of_others(session: Session, host_id: str) -> dict[str, list[Device]]
 
 
 def bars(session: Session, clock: Clock, host_id: str) -> dict[str, tuple[float, str]]:
-    """Return uuid -> (until when, why) of the devices that nobody is offered now."""
+    """Return uuid -> (until when, why) of the devices that nobody is offered now: of a drained host all."""
+    drained_why = session.scalar(select(HostEntry.drained_why).where(HostEntry.host_id == host_id))
+    if drained_why is not None:
+        uuids = session.scalars(select(DeviceEntry.uuid).where(DeviceEntry.host_id == host_id))
+        return dict.fromkeys(uuids, (math.inf, f"its host is drained, {drained_why}"))
     query = select(DeviceEntry.uuid, DeviceEntry.barred_until_seconds, DeviceEntry.barred_why).where(
         DeviceEntry.host_id == host_id,
         DeviceEntry.barred_until_seconds > clock.now(),
@@ -180,6 +185,16 @@ def bar(session: Session, clock: Clock, host_id: str, uuid: str, why: str, secon
     """Offer the device to nobody for some seconds."""
     row = session.get_one(DeviceEntry, (host_id, uuid))
     row.barred_epoch, row.barred_until_seconds, row.barred_why = clock.epoch, clock.now() + seconds, why
+
+
+def drain(session: Session, clock: Clock, host_id: str, by: str, why: str) -> None:
+    """Offer nothing of the host until it is taken back; what has devices there keeps them."""
+    session.get_one(HostEntry, host_id).drained_why = f"by {by} at {clock.wall_text()}: {why}"
+
+
+def undrain(session: Session, host_id: str) -> None:
+    """Take a host back into use (idempotent)."""
+    session.get_one(HostEntry, host_id).drained_why = None
 
 
 def as_device(row: DeviceEntry) -> Device:

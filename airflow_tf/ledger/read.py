@@ -110,7 +110,7 @@ class LedgerReader:
 def _hosts(session: Session) -> list[HostRow]:
     present = Counter(session.scalars(select(DeviceEntry.host_id).where(DeviceEntry.is_present)))
     return [
-        HostRow(row.host_id, row.name, row.boot_id, row.seen_at, present[row.host_id])
+        HostRow(row.host_id, row.name, row.boot_id, row.seen_at, present[row.host_id], row.drained_why or "")
         for row in session.scalars(select(HostEntry).order_by(HostEntry.name, HostEntry.host_id))
     ]
 

@@ -251,7 +251,8 @@ def _place(clock: Clock, reading: Reading, held: Sequence[holdings.Held], barred
     uses = [Use(-math.inf, each.until, each.percent) for each in held]
     if barred is not None:
         until, why = barred
-        obstacle = obstacle or f"{uuid} is not offered for {until - clock.now():.0f} s: {why}"
+        how_long = "" if until == math.inf else f" for {until - clock.now():.0f} s"
+        obstacle = obstacle or f"{uuid} is not offered{how_long}: {why}"
         uses.append(Use(-math.inf, until, WHOLE_PERCENT))
     foreign = max(0, reading.held_percent - confirmed)
     if reading.health in {Health.UNHEALTHY, Health.UNKNOWN} or (reading.health is Health.BUSY and not held):

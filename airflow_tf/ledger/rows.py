@@ -12,13 +12,14 @@ WAITING = "waiting"
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """One registered host; ``seen`` (its last look or registration) is wall time."""
+    """One registered host; ``seen`` (its last look or registration) is wall time; ``drained`` says by whom and why."""
 
     host_id: str
     name: str
     boot_id: str
     seen: str
     devices: int
+    drained: str = ""
 
 
 @dataclass(frozen=True, slots=True)

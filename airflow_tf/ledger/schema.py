@@ -45,7 +45,7 @@ class MetaEntry(Base):
 
 
 class HostEntry(Base):
-    """A place where replicas run; ``machine`` stays the same over boots."""
+    """A place where replicas run; ``machine`` stays the same over boots, ``drained_why`` until it is taken back."""
 
     __tablename__ = "hosts"
 
@@ -54,6 +54,7 @@ class HostEntry(Base):
     name: Mapped[str] = mapped_column(Text)
     boot_id: Mapped[str] = mapped_column(String(40))
     seen_at: Mapped[str] = mapped_column(String(40))
+    drained_why: Mapped[str | None] = mapped_column(Text)
 
 
 class LookEntry(Base):

@@ -21,7 +21,10 @@ RARITIES = Prepared(f"""
         EXISTS (SELECT 1 FROM members WHERE gang_key = :of_gang AND {_IS_LIVE}) AS is_held,
         EXISTS (SELECT 1 FROM reservations WHERE gang_key = :of_gang AND is_void) AS has_void,
         EXISTS (SELECT 1 FROM queue) AS has_queue,
-        EXISTS (SELECT 1 FROM devices WHERE barred_until_seconds > :now AND barred_epoch = :epoch) AS has_bars
+        (
+            EXISTS (SELECT 1 FROM devices WHERE barred_until_seconds > :now AND barred_epoch = :epoch)
+            OR EXISTS (SELECT 1 FROM hosts WHERE drained_why IS NOT NULL)
+        ) AS has_bars
 """)  # noqa: S608 (constants)
 """What makes a claim other than most."""
 

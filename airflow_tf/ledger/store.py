@@ -23,7 +23,7 @@ from airflow_tf.core.ledger import (
 )
 from airflow_tf.core.settings import Settings
 from airflow_tf.core.states import MemberState
-from airflow_tf.ledger import holdings, reservations, retention, views, waiting
+from airflow_tf.ledger import holdings, hosts, reservations, retention, views, waiting
 from airflow_tf.ledger import replicas as replica_rows
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import DEADLINE_SECONDS, Transaction, Transactions
@@ -106,6 +106,14 @@ class Ledger:
         The member's gang has its place in the queue again when it is next refused.
         """
         self._transactions.write(lambda session, clock: reservations.bar(session, clock, member, uuids, why, seconds))
+
+    def drain(self, host_id: str, by: str, why: str) -> None:
+        """Offer nothing of a host until it is taken back, also over its boots; what has devices there keeps them."""
+        self._transactions.write(lambda session, clock: hosts.drain(session, clock, host_id, by, why))
+
+    def undrain(self, host_id: str) -> None:
+        """Take a drained host back into use (idempotent)."""
+        self._transactions.write(lambda session, _: hosts.undrain(session, host_id))
 
     def member(self, key: GangKey, replica: int) -> Member | None:
         """Return the live (reserved or confirmed) member of a replica, newest fence first."""

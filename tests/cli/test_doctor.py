@@ -144,7 +144,7 @@ def test_every_command_is_offered():
     names = [command.name for command in group.subcommands]
     assert names == [
         "doctor", "init", "validate", "schema", "devices", "runs", "logs", "reservations", "cancel", "prune",
-        "plan", "session-config", "checkpoints", "cache", "import",
+        "plan", "session-config", "checkpoints", "cache", "hosts", "import",
     ]  # fmt: skip
     assert all(callable(command) for command in _loaded(group))
 
