@@ -30,7 +30,9 @@ def test_all_problems_of_all_files_are_printed_with_their_positions(airflow_tf, 
         "misspelt.tf.yaml:2:1: tr",
         "syntax.tf.yaml:2:1: not ",
     ]
-    assert 'trian: unknown key. Did you mean "train"? Allowed here: approval, callbacks, catchup, checkpoints' in lines[1]
+    assert (
+        'trian: unknown key. Did you mean "train"? Allowed here: approval, callbacks, catchup, checkpoints' in lines[1]
+    )
 
 
 def test_json_has_the_parts(airflow_tf, files):
