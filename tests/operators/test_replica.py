@@ -241,7 +241,7 @@ def test_a_gang_looks_at_the_devices_and_stages_its_inputs_once(
     )
     with DAG("once", schedule=None) as dag:
         dag.fileloc = str(tmp_path / "dag.py")
-    context: Any = {"dag": dag}
+    context: Any = {"dag": dag, "ti": None}
     program = task._program(context, settings, RunFolders(settings.home, "once", "run"))
     assert calls == ["look", "a", "b"]
     assert [launch.inputs for launch in program.launches] == [
