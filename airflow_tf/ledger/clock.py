@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,11 @@ class Clock:
     now: Callable[[], float]
     wall: Callable[[], datetime] = _utc_now
     host_now: Callable[[], float] = boot_seconds
+
+    def stopped(self) -> Clock:
+        """Return the clock as it stands: what is over does not depend on when within a transaction one looks."""
+        now, wall = self.now(), self.wall()
+        return replace(self, now=lambda: now, wall=lambda: wall)
 
     def values(self) -> dict[str, Any]:
         """Return the parameters of statements that every one may use."""

@@ -55,7 +55,7 @@ class SqliteDatabase(Database):
         """Take SQLite's lock; a transaction that is not passing syncs what passing ones have left, too."""
         driver.execute(f"PRAGMA synchronous = {'NORMAL' if is_passing else 'FULL'}")
         driver.execute("BEGIN IMMEDIATE")
-        return _Writing(driver, clock or self._clock)
+        return _Writing(driver, (clock or self._clock).stopped())  # read after the wait for the lock
 
     def is_locked(self, error: DBAPIError) -> bool:
         """Tell whether SQLite says BUSY or LOCKED."""

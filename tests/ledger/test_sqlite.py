@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,12 +10,33 @@ import pytest
 from sqlalchemy import text
 
 from airflow_tf.core.errors import LedgerError, LedgerUnavailableError
+from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.ledger import open_ledger
+from tests.ledger.conftest import FakeTime, devices
 
 
 class Mount(NamedTuple):
     mountpoint: str
     fstype: str
+
+
+@dataclass
+class MovingTime(FakeTime):
+    """A clock that goes on with each look at it."""
+
+    step_seconds: float = 0.0
+
+    def clock(self):
+        def look():
+            self.seconds += self.step_seconds
+            return self.seconds
+
+        return replace(super().clock(), now=look)
+
+
+@pytest.fixture
+def time():
+    return MovingTime()
 
 
 @pytest.fixture
@@ -59,3 +81,16 @@ def test_what_outlives_its_host_is_synced_and_what_does_not_is_not(ledger):
 
     found = [ledger._transactions.change(synchronous, is_passing=passing) for passing in (False, True, False)]
     assert found == [2, 1, 2]  # FULL, NORMAL
+
+
+def test_a_reservation_that_expires_while_another_claims_is_there_or_not(reserve, ledger, time):
+    answers = set()
+    for looks in range(1, 9):
+        time.step_seconds = 0.0
+        reserve(f"flights {looks}", [0], devices(1))
+        time.seconds += 60.05 - looks * 0.1
+        time.step_seconds = 0.1
+        answer = reserve(f"trains {looks}", [0], devices(1))
+        answers.add(type(answer))
+        time.seconds += 600  # all that is reserved or waits is over
+    assert answers == {Granted, Refused}
