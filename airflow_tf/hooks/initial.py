@@ -15,6 +15,7 @@ from airflow_tf.core.settings import Settings
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.staging import Log, ensure_staged
 from airflow_tf.storage.client import latest_version
+from airflow_tf.storage.lock import locked
 
 LATEST = "latest"
 _VERSION, _MODEL = "v=", "model"
@@ -35,11 +36,13 @@ def ensure_initial(
     settings: Settings,
     log: Log,
     allow_from_scratch: bool = False,
+    made: str = "",
 ) -> str | None:
     """Stage the checkpoint that ``source`` names and return its prefix on this host.
 
     ``<base>/latest`` is the newest version published below a base, as it was when the run first asked; a version's
-    folder is its model; anything else is a prefix.
+    folder is its model; anything else is a prefix. It is looked at again only where ``made`` has changed, which tells
+    what was made there from what was made there before.
 
     :raises CheckpointError: if it is damaged, or nothing is published and that does not mean to begin from scratch.
     """
@@ -52,14 +55,20 @@ def ensure_initial(
             )
         log.warning("nothing is published below %s yet: training begins from scratch", posixpath.dirname(source))
         return None
-    staged = ensure_staged(
-        f"{prefix}.*",
-        hdfs_conn_id=hdfs_conn_id,
-        folders=folders,
-        input_name=initial_place(task_id),
-        settings=settings,
-        log=log,
-    )
+    note = folders.root / f"{readable(initial_place(task_id))}.made"
+    with locked(note, lambda: log.info("waiting for another replica that fetches the checkpoint to begin with")):
+        is_other = made != (note.read_text(encoding="utf-8") if note.exists() else "")
+        staged = ensure_staged(
+            f"{prefix}.*",
+            hdfs_conn_id=hdfs_conn_id,
+            folders=folders,
+            input_name=initial_place(task_id),
+            settings=settings,
+            log=log,
+            refresh=is_other,
+        )
+        if is_other:  # cut off by a power cut it differs from all: then it is looked at once more
+            note.write_text(made, encoding="utf-8")
     local = str(Path(staged.folder) / posixpath.basename(prefix))
     verify(local)
     log.info("training begins with %s, unless this run has a checkpoint of its own", prefix)

@@ -216,7 +216,7 @@ class CheckpointPublishOperator(BaseOperator):
     :param mode: ``min`` or ``max``.
     :param destination: base URI, the same for all runs.
     :param keep: rules of :class:`airflow_tf.core.retention.Keep` but ``mode``; versions that none keeps are removed.
-    :return: XCom ``{"uri", "candidate", "metrics", "baselines", "step"}``.
+    :return: XCom ``{"uri", "digest", "candidate", "metrics", "baselines", "step"}``.
     """
 
     template_fields: Sequence[str] = ("destination", "hdfs_conn_id")
@@ -281,6 +281,7 @@ class CheckpointPublishOperator(BaseOperator):
             self._forget_copies(context["dag"], run, aggregated.get("train_task", "train"))
             return {
                 "uri": uri,
+                "digest": manifest.digest,
                 "candidate": name,
                 "metrics": metrics,
                 "baselines": (evaluation or {}).get("baselines", {}),

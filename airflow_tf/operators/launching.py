@@ -301,7 +301,7 @@ class LaunchingOperator(DeviceSeeker):
 
     def _initial(self, context: Context, settings: Settings, folders: RunFolders) -> str | None:
         """Make sure that the checkpoint to begin with is on this host, and return its prefix."""
-        source = initial_source(self.initial_checkpoint, context["ti"])
+        source, made = initial_source(self.initial_checkpoint, context["ti"])
         if not source:
             return None
         return ensure_initial(
@@ -312,6 +312,7 @@ class LaunchingOperator(DeviceSeeker):
             settings=settings,
             log=self.log,
             allow_from_scratch=self.allow_from_scratch,
+            made=made,
         )
 
     def _copied_replica(self, plan: Plan) -> int:

@@ -106,9 +106,11 @@ class ReplicaOperator(DeferringOperator):
         """Fail the task at once if a template is wrong: no retry helps, and nothing stays reserved for it."""
         try:
             super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, AirflowTfError) as error:
             ledger = open_ledger(load_settings())
             self._release_unused(ledger, TaskRun.from_context(context).gang(ledger.ledger_id))
+            if isinstance(error, AirflowTfError):  # of a file with a session config: it says what to do
+                raise AirflowFailException(str(error)) from error
             raise AirflowFailException(
                 f"a template of task {self.task_id} cannot be rendered: {error}. Correct it; "
                 "besides Airflow's variables it may use replica.index, replica.count and inputs.<name>."

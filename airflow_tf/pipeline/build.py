@@ -88,8 +88,12 @@ def add_tasks(loaded: Loaded, dag: DAG, group: TaskGroup) -> None:
 def made_by(declaration: Declaration, full_id: FullId) -> dict[str, Any]:
     """Return the checkpoint that another training of this run has made: published, or chosen, as an initial one."""
     if declaration.checkpoints.publish:
-        source = f"{{{{ ti.xcom_pull(task_ids='{full_id('publish')}')['uri'] }}}}"
-        return {"source": source, "hdfs_conn_id": checkpoints_conn_id(declaration)}
+        published = f"ti.xcom_pull(task_ids='{full_id('publish')}')"
+        return {
+            "source": f"{{{{ {published}['uri'] }}}}",
+            "digest": f"{{{{ {published}['digest'] }}}}",
+            "hdfs_conn_id": checkpoints_conn_id(declaration),
+        }
     return {"from_task": full_id(_candidates_of(declaration)), **_judged(declaration.evaluate, full_id)}
 
 

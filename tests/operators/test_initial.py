@@ -11,6 +11,7 @@ import pytest
 from airflow_tf.core.errors import CheckpointError, StorageNotFoundError
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.hooks.initial import ensure_initial
+from airflow_tf.operators.beginning import initial_source
 from tests.supervisor.harness import write_checkpoint
 
 log = logging.getLogger("test")
@@ -73,3 +74,30 @@ def test_nothing_published_is_an_error_unless_the_first_run_may_begin_from_scrat
     with pytest.raises(CheckpointError, match="there is no version below"):
         ask(f"file://{tmp_path}/none/latest")
     assert ask(f"file://{tmp_path}/none/latest", allow_from_scratch=True) is None
+
+
+def test_what_a_cleared_training_has_made_anew_at_the_same_place_is_taken(ask, tmp_path):
+    source = f"file://{tmp_path}/average"
+    write_checkpoint(tmp_path / "average", value=1)
+    first = data(ask(source, made="1"))
+    write_checkpoint(tmp_path / "average", value=2)
+    assert data(ask(source, made="1")) == first  # a retry goes on with what it began with
+    assert data(ask(source, made="2")) == data(tmp_path / "average") != first
+
+
+def test_a_training_of_the_same_run_is_told_apart_by_its_checkpoint_not_by_its_place(tmp_path):
+    class Ti:
+        def xcom_pull(self, task_ids):
+            assert task_ids == "pretrain"
+            return {"candidates": {"average": str(tmp_path / "average")}, "chosen": "average", "same_start": True}
+
+    write_checkpoint(tmp_path / "average", value=1)
+    source, first = initial_source({"from_task": "pretrain"}, Ti())
+    assert source == f"file://{tmp_path}/average"
+    (tmp_path / "average.index").unlink()
+    with pytest.raises(CheckpointError, match="is not on this host"):
+        initial_source({"from_task": "pretrain"}, Ti())
+    write_checkpoint(tmp_path / "average", value=2)
+    assert initial_source({"from_task": "pretrain"}, Ti())[1] != first
+    assert initial_source({"source": "file:///x", "digest": "d"}, Ti()) == ("file:///x", "d")
+    assert initial_source(None, Ti()) == ("", "")

@@ -7,14 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jinja2
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tf.core.devices import Device, Health, Member, Reading
+from airflow_tf.core.devices import Device, DeviceRequest, Health, Member, Reading
 from airflow_tf.core.errors import DeclarationError
-from airflow_tf.core.identity import RunFolders
+from airflow_tf.core.identity import GangKey, RunFolders
 from airflow_tf.core.launch import Plan, ReplicaLaunch
-from airflow_tf.core.ledger import Outcome, ReplicaRecord
+from airflow_tf.core.ledger import Granted, Outcome, ReplicaRecord
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.session_config import ConfigContext, validate
 from airflow_tf.core.settings import Settings
@@ -23,10 +25,12 @@ from airflow_tf.core.units import parse_bytes
 from airflow_tf.hooks import staging
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.hooks.carrying import Generation
+from airflow_tf.ledger import Ledger
 from airflow_tf.operators import launching
 from airflow_tf.operators import replica as module
 from airflow_tf.operators.launching import Program, _check_cluster_variable, find_entrypoint
 from airflow_tf.operators.train import TensorFlowTrainOperator
+from airflow_tf.supervisor.acquire import this_host
 
 
 class FakeView:
@@ -274,3 +278,23 @@ def test_a_copy_replaces_what_this_host_lacks_and_a_gang_has_only_its_first_repl
     assert found.own is found.launches[-1]
     task.fresh = True
     assert task._with_copy(*arguments) is program
+
+
+@pytest.mark.parametrize("given", [{"session_config": "missing.yaml"}, {"arguments": {"x": "{{ nobody }}"}}])
+def test_what_cannot_be_rendered_fails_at_once_and_keeps_no_device_reserved(
+    given: dict[str, Any], settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for each in (launching, module):
+        monkeypatch.setattr(each, "load_settings", lambda: settings)
+    with DAG("broken", schedule=None, template_undefined=jinja2.StrictUndefined) as dag:
+        task = TensorFlowTrainOperator(task_id="train", replica=0, entrypoint="train.py", kind="cpu", **given)
+    dag.fileloc = str(tmp_path / "dag.py")
+    ti = SimpleNamespace(
+        dag_id="broken", run_id="run", task_id="train", id="1", try_number=1, max_tries=0, map_index=-1
+    )
+    key = GangKey(ledger.ledger_id, "broken", "run", "train")
+    readings = [Reading(Device("cpu-0", "cpu", "CPU", 0, "-1"), Health.FREE)]
+    assert isinstance(ledger.reserve(key, DeviceRequest("cpu"), [0], this_host(), readings), Granted)
+    with pytest.raises(AirflowFailException):
+        task.render_template_fields({"ti": ti, "task": task, "dag": dag})  # type: ignore[arg-type,typeddict-item]
+    assert ledger.member(key, 0) is None

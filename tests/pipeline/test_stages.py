@@ -73,6 +73,7 @@ def test_a_stage_begins_with_what_another_one_has_published(tmp_path: Path) -> N
     text = STAGES.replace("devices: {count: 2}", "checkpoints: {publish: 'file:///others', hdfs_conn_id: other}")
     assert load_dag(write(tmp_path, text)).get_task("finetune.train").partial_kwargs["initial_checkpoint"] == {
         "source": "{{ ti.xcom_pull(task_ids='pretrain.publish')['uri'] }}",
+        "digest": "{{ ti.xcom_pull(task_ids='pretrain.publish')['digest'] }}",
         "hdfs_conn_id": "other",
     }
 
