@@ -103,38 +103,54 @@ def attempt_number(folder: Path) -> int:
 def read_metrics(folder: Path) -> dict[str, Any]:
     """Return the last reported value of each metric, ``step``, and under ``evaluation`` what an evaluation wrote.
 
-    Unreadable lines and NaN are left out: a program is never failed for what it reports.
+    A metric whose last value is NaN or infinite has none: what it was before it diverged would be taken for its
+    result. Unreadable lines are left out: a program is never failed for what it reports.
     """
     found: dict[str, Any] = {}
+    path = folder / METRICS_FILE
+    if path.exists():
+        with path.open(errors="replace") as file:
+            for line in file:
+                _take_line(found, line)
     with contextlib.suppress(FileNotFoundError, ValueError):  # only evaluations write it; its reader says what is wrong
         found["evaluation"] = json.loads((folder / EVALUATION_FILE).read_text())
-    path = folder / METRICS_FILE
-    if not path.exists():
-        return found
-    with path.open(errors="replace") as file:
-        for line in file:
-            found |= _parse_metrics(line)
     return found
+
+
+def _take_line(found: dict[str, Any], line: str) -> None:
+    """Let one line's values take the place of earlier ones; a step that is not finite is none, and takes none away."""
+    for key, value in _parse_metrics(line).items():
+        if _is_finite(value):
+            found[key] = value
+        elif key != "step":
+            found.pop(key, None)
 
 
 def last_step(folder: Path) -> int | None:
     """Return the step that was reported last, from the end of the file: it is asked every few seconds."""
     for line in reversed(file_tail(folder / METRICS_FILE).splitlines()):
         step = _parse_metrics(line).get("step")
-        if step is not None:
+        if step is not None and _is_finite(step):
             return int(step)
     return None
 
 
-def _parse_metrics(line: str) -> dict[str, Any]:
+def _parse_metrics(line: str) -> dict[str, float]:
+    """Return the numbers of a line, NaN and infinity among them; a program may write anything."""
     try:
         data = json.loads(line)
     except ValueError:
         return {}
     if not isinstance(data, dict):
         return {}
-    numbers = {key: value for key, value in data.items() if isinstance(value, int | float) and key != "time"}
-    return {key: value for key, value in numbers.items() if math.isfinite(value)}
+    return {key: value for key, value in data.items() if isinstance(value, int | float) and key != "time"}
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def log_tail(folder: Path, lines: int = 20) -> str:
