@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -24,29 +21,12 @@ from airflow_tf.web.access import MAY_READ_CLUSTER, MAY_READ_TASKS, SIGNED_IN, R
 from airflow_tf.web.curves import Cursor
 from airflow_tf.web.devices import devices_page
 from airflow_tf.web.models import Curves, TrainingPage
+from airflow_tf.web.shared import Shared
 
 LOOK_SECONDS = 2.0
-"""How long one look at this host's devices serves all who ask."""
+"""How long one look at this host's devices serves all who ask, at least."""
 MAX_CURVES = 16
 _PAGES = Path(__file__).with_name(PAGES_FILE)
-
-Value = TypeVar("Value")
-
-
-class Shared(Generic[Value]):
-    """A value made once for all who ask within some seconds: a look at devices starts a process."""
-
-    def __init__(self, make: Callable[[], Value], seconds: float) -> None:
-        self._make, self._seconds = make, seconds
-        self._lock = threading.Lock()
-        self._made: tuple[float, Value] | None = None
-
-    def __call__(self) -> Value:
-        """Return the value, made anew where it is too old."""
-        with self._lock:
-            if self._made is None or time.monotonic() - self._made[0] > self._seconds:
-                self._made = (time.monotonic(), self._make())
-            return self._made[1]
 
 
 @cache
