@@ -55,29 +55,35 @@ class NoProgress:
 
     Progress is another step or a change of a checkpoint's files; of a replica that never reported a step also output.
     Such a one counts as hanging only if none of its attempt gets on: a parameter server reports nothing, and of some
-    gangs only the chief reports. Time between two looks counts for at most ``longest_look_seconds``: when this process
-    was itself not run, the replicas may not have been either.
+    gangs only the chief reports. A replica's end is progress too. Time between two looks counts for at most
+    ``longest_look_seconds``: when this process was itself not run, the replicas may not have been either.
     """
 
     timeout_seconds: float
     longest_look_seconds: float
     _seen: dict[int, Signs] = field(default_factory=dict)
     _idle: dict[int, float] = field(default_factory=dict)
+    _all_idle: float = 0.0
+    _running: frozenset[int] = frozenset()
     _looked_at: float | None = None
 
     def look(self, signs: Mapping[int, Signs], now: float) -> Stall | None:
         """Take one look at the replicas that run; return who hangs."""
         passed = 0.0 if self._looked_at is None else min(now - self._looked_at, self.longest_look_seconds)
         self._looked_at = now
+        self._all_idle = self._all_idle + passed if self._running == signs.keys() else 0.0
+        self._running = frozenset(signs)
         for number, sign in signs.items():
             before = self._seen.get(number)
             progressed = before is None or _has_progressed(before, sign)
             self._idle[number] = 0.0 if progressed else self._idle[number] + passed
+            self._all_idle = 0.0 if progressed else self._all_idle
             self._seen[number] = sign
         if not signs:
             return None
-        latest = min(self._idle[number] for number in signs)
-        idle = {number: self._idle[number] if sign.step is not None else latest for number, sign in signs.items()}
+        idle = {
+            number: self._idle[number] if sign.step is not None else self._all_idle for number, sign in signs.items()
+        }
         longest = max(idle, key=lambda number: (idle[number], self._idle[number]))
         if idle[longest] < self.timeout_seconds:
             return None
@@ -157,6 +163,8 @@ def _changes_ns(folder: Path) -> Iterator[int]:
 class ProgressWatch:
     """Watch an attempt: end it with all stacks in its output when it hangs.
 
+    An evaluator that is left alone is not looked at: the training has ended, and ``train.evaluator_grace`` bounds it.
+
     :param timeout_seconds: longest time without progress.
     """
 
@@ -170,6 +178,8 @@ class ProgressWatch:
         while True:
             await asyncio.sleep(look_seconds)
             runs = {number: run for number, run in attempt.runs.items() if not run.has_ended}
+            if all(run.launch.watched_folder for run in runs.values()):
+                continue
             signs = await asyncio.to_thread(_read_all, runs)
             stall = decision.look(signs, time.monotonic())
             if stall is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -13,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.core.states import AttemptState, ExitCause
 from airflow_tf.supervisor import progress, stacks
+from airflow_tf.supervisor.attempt import Attempt, ReplicaRun
 from airflow_tf.supervisor.progress import NoProgress, Signs, Stragglers, StragglerWatch
 from airflow_tf.supervisor.stacks import Target, show_stacks
 from tests.supervisor.harness import Gang, kill, wait_for
@@ -73,6 +77,57 @@ def test_progress_of_one(looks: list[dict[int, Signs]], hangs: list[int | None])
 def test_a_member_that_reports_nothing_is_not_blamed_while_others_get_on() -> None:
     looks = [{0: Signs(step=n), 1: Signs(), 2: Signs(step=n)} for n in range(6)]
     assert idle_after(looks) == [None] * 6
+
+
+def test_a_member_that_reports_nothing_has_the_whole_time_once_the_others_have_ended() -> None:
+    looks = [{0: Signs(step=n), 1: Signs()} for n in range(6)] + [{1: Signs()}] * 4
+    assert idle_after(looks) == [None] * 9 + [1]
+
+
+@pytest.mark.parametrize("evaluator_is_left", [True, False])
+def test_an_evaluator_that_is_left_alone_is_never_a_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluator_is_left: bool
+) -> None:
+    runs = {number: running(tmp_path / str(number), number) for number in range(2)}
+    if evaluator_is_left:
+        runs[1].launch = runs[1].launch.for_attempt(watched_folder=runs[0].launch.checkpoint_folder)
+    now, notes = 0.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if now <= 3540:
+            (runs[0].folder / "metrics.jsonl").write_text(json.dumps({"step": now}) + "\n")
+        else:
+            runs[0].process = None
+        if now > 7200:
+            raise TimeoutError
+
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(progress, "asyncio", SimpleNamespace(sleep=sleep, to_thread=asyncio.to_thread))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(progress, "show_stacks", lambda *_: None)
+    watch = progress.ProgressWatch(1800.0)(Attempt(runs, notes.append))
+    if evaluator_is_left:
+        with pytest.raises(TimeoutError):
+            asyncio.run(watch)
+        assert notes == []
+    else:
+        assert asyncio.run(watch).replica == 1
+        assert now == 3600 + 1800
+
+
+def running(folder: Path, number: int) -> ReplicaRun:
+    """Return a run whose process runs for ever, as far as can be seen."""
+    folder.mkdir()
+    launch = ReplicaLaunch(
+        replica=number, count=2, entrypoint="m:f", code_folder="", folder=str(folder),
+        checkpoint_folder=str(folder / "checkpoints"),
+    )  # fmt: skip
+    run = ReplicaRun(launch, testify=lambda _: pytest.fail("nothing failed"))
+    process: Any = SimpleNamespace(pid=os.getpid(), send=lambda _: None, status=SimpleNamespace(done=lambda: False))
+    run.process = process
+    return run
 
 
 def test_the_member_that_stood_still_first_is_blamed() -> None:
