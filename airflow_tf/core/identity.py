@@ -26,6 +26,12 @@ def readable(text: str, limit: int = 40) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:limit] or "x"
 
 
+def distinct(text: str) -> str:
+    """Return :func:`readable` text that also tells apart what would be cut off: groups and stages make ids long."""
+    name = readable(text)
+    return name if name == text else f"{name}-{digest(text, length=8)}"
+
+
 @dataclass(frozen=True, slots=True)
 class GangKey:
     """Identity of a gang: the replicas that one mapped train task of one DAG run starts.
@@ -99,10 +105,7 @@ class RunFolders:
 
     def staged(self, input_name: str) -> Path:
         """Folder of read-only links to one staged input; its ``manifest.json`` lies beside it."""
-        name = readable(input_name)
-        if name != input_name:  # ids of groups may make it long: what was cut off must still tell them apart
-            name = f"{name}-{digest(input_name, length=8)}"
-        return self.root / "inputs" / name
+        return self.root / "inputs" / distinct(input_name)
 
     def gang(self, key: GangKey) -> Path:
         """Folder of one gang: ``supervisor.lock``, ``supervisor.log`` and the replicas."""
@@ -110,4 +113,4 @@ class RunFolders:
 
     def aggregate(self, task_id: str) -> Path:
         """Folder in which an aggregation task builds its checkpoint."""
-        return self.root / f"{readable(task_id)}--aggregate"
+        return self.root / f"{distinct(task_id)}--aggregate"

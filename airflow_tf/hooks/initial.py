@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_tf.core.checkpoint import verify
 from airflow_tf.core.errors import CheckpointError
-from airflow_tf.core.identity import RunFolders, readable
+from airflow_tf.core.identity import RunFolders, distinct
 from airflow_tf.core.settings import Settings
 from airflow_tf.hooks.hdfs import HdfsHook
 from airflow_tf.hooks.staging import Log, ensure_staged
@@ -55,7 +55,7 @@ def ensure_initial(
             )
         log.warning("nothing is published below %s yet: training begins from scratch", posixpath.dirname(source))
         return None
-    note = folders.root / f"{readable(initial_place(task_id))}.made"
+    note = folders.root / f"{distinct(initial_place(task_id))}.made"
     with locked(note, lambda: log.info("waiting for another replica that fetches the checkpoint to begin with")):
         is_other = made != (note.read_text(encoding="utf-8") if note.exists() else "")
         staged = ensure_staged(
@@ -80,7 +80,7 @@ def _resolved(source: str, hdfs_conn_id: str | None, folders: RunFolders, task_i
     base, name = posixpath.split(source.rstrip("/"))
     if name != LATEST:
         return posixpath.join(source.rstrip("/"), _MODEL) if name.startswith(_VERSION) else source
-    note = folders.root / f"{readable(initial_place(task_id))}.version"
+    note = folders.root / f"{distinct(initial_place(task_id))}.version"
     if not note.exists():
         found = latest_version(base, options=HdfsHook(hdfs_conn_id).storage_options(base))
         if found is None:

@@ -101,3 +101,21 @@ def test_a_training_of_the_same_run_is_told_apart_by_its_checkpoint_not_by_its_p
     assert initial_source({"from_task": "pretrain"}, Ti())[1] != first
     assert initial_source({"source": "file:///x", "digest": "d"}, Ti()) == ("file:///x", "d")
     assert initial_source(None, Ti()) == ("", "")
+
+
+def test_trainings_with_long_names_begin_each_with_its_own(settings, tmp_path):
+    folders = RunFolders(settings.home, "dag", "run")
+    long = "recommendations.finetune_on_the_customers_of_"
+    for day, country in ((1, "de"), (2, "us")):
+        publish(tmp_path / country, day)
+        prefix = ensure_initial(
+            f"file://{tmp_path / country}/latest",
+            hdfs_conn_id=None,
+            folders=folders,
+            task_id=f"{long}{country}.train",
+            settings=settings,
+            log=log,
+        )
+        assert data(prefix) == data(next((tmp_path / country).glob("v=*")) / "model")
+    assert folders.aggregate(f"{long}de.aggregate_checkpoints") != folders.aggregate(f"{long}de.export")
+    assert folders.aggregate("aggregate_checkpoints").name == "aggregate_checkpoints--aggregate"
