@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, Update, and_, select, update
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, Health, Host, Reading
@@ -93,6 +93,7 @@ def _record(session: Session, clock: Clock, look: Look, on_new_boot: Callable[[s
     row = same_machine.get(host.host_id)
     if row is None:
         row = HostEntry(host_id=host.host_id, machine=host.machine, boot_id=host.boot_id)
+        row.drained_why = next((each.drained_why for each in same_machine.values() if each.drained_why), None)
     row.name, row.seen_at = host.name, clock.wall_text()
     session.add(row)
     session.flush()
@@ -187,14 +188,20 @@ def bar(session: Session, clock: Clock, host_id: str, uuid: str, why: str, secon
     row.barred_epoch, row.barred_until_seconds, row.barred_why = clock.epoch, clock.now() + seconds, why
 
 
-def drain(session: Session, clock: Clock, host_id: str, by: str, why: str) -> None:
-    """Offer nothing of the host until it is taken back; what has devices there keeps them."""
-    session.get_one(HostEntry, host_id).drained_why = f"by {by} at {clock.wall_text()}: {why}"
+def drain(session: Session, host_id: str, why: str) -> None:
+    """Offer nothing of the host's machine until it is taken back; what has devices there keeps them."""
+    session.execute(_machine_of(host_id).values(drained_why=why))
 
 
 def undrain(session: Session, host_id: str) -> None:
-    """Take a host back into use (idempotent)."""
-    session.get_one(HostEntry, host_id).drained_why = None
+    """Take a host's machine back into use (idempotent)."""
+    session.execute(_machine_of(host_id).values(drained_why=None))
+
+
+def _machine_of(host_id: str) -> Update:
+    """Return an update of all places of a host's machine: its next task may be in another one."""
+    of_host = select(HostEntry.machine).where(HostEntry.host_id == host_id)
+    return update(HostEntry).where(HostEntry.machine.in_(of_host))
 
 
 def as_device(row: DeviceEntry) -> Device:

@@ -1,0 +1,33 @@
+"""Contract of hosts: a machine has one place for each pid namespace and root; what is drained is the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_tf.core.ledger import Granted, Refused
+from airflow_tf.ledger.read import LedgerReader
+from tests.ledger.conftest import HOST, devices, request
+
+ELSEWHERE = replace(HOST, host_id="machine-container")
+REBOOTED = replace(HOST, host_id="machine-again", boot_id="boot-2")
+STRANGER = replace(HOST, host_id="stranger-place")
+
+
+@pytest.fixture
+def ask(ledger, gang):
+    """Let a new gang ask for a device of a place."""
+    names = iter(range(100))
+    return lambda host: ledger.reserve(gang(f"gang {next(names)}"), request(), [0], host, devices(4))
+
+
+def test_a_machine_is_drained_in_all_its_places_and_those_to_come(ledger, ask):
+    for host in (HOST, ELSEWHERE, STRANGER):
+        assert isinstance(ask(host), Granted)
+    ledger.drain(HOST.host_id, "alice", "new driver")
+    assert [isinstance(ask(host), Refused) for host in (HOST, ELSEWHERE, STRANGER)] == [True, True, False]
+    assert "drained, by alice at 2026-10-03T12:00:00+00:00: new driver" in str(ask(REBOOTED))
+    ledger.undrain(REBOOTED.host_id)
+    assert isinstance(ask(HOST), Granted)
+    assert [row.drained for row in LedgerReader(ledger).hosts()] == [""] * 4
