@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_tf.ledger.holdings import SUSPECT
 from airflow_tf.ledger.read import HostRow, QueueRow, ReservationRow
 from airflow_tf.web.models import DeviceModel, DevicesPage, Gang, Holder, HostModel, Waiter
+
+_DAG_OF_LABEL = re.compile(r"([\w.-]+) / .+? / ")
+"""The DAG's id in each label of a gang (:attr:`airflow_tf.core.identity.GangKey.label`) in a text."""
 
 
 def devices_page(
@@ -21,16 +25,14 @@ def devices_page(
 
     :param devices: rows of :func:`airflow_tf.cli.devices.device_rows`.
     """
-    shown: list[ReservationRow | QueueRow] = [*reservations, *queue]
-    hidden = {row.gang_label for row in shown if row.dag_id not in readable}
     holders: dict[tuple[str, str], list[Holder]] = {}
     for row in reservations:
         for uuid in row.devices:
             holders.setdefault((row.host, uuid), []).append(_holder(row, readable))
     return DevicesPage(
         hosts=[HostModel(name=row.name, seen=row.seen, devices=row.devices) for row in hosts],
-        devices=[_device(row, holders.get((row["host"], row["device"]), []), hidden) for row in devices],
-        queue=[_waiter(row, readable, hidden) for row in queue],
+        devices=[_device(row, holders.get((row["host"], row["device"]), []), readable) for row in devices],
+        queue=[_waiter(row, readable) for row in queue],
     )
 
 
@@ -50,17 +52,17 @@ def _holder(row: ReservationRow, readable: set[str]) -> Holder:
     )
 
 
-def _device(row: Mapping[str, Any], holders: list[Holder], hidden: set[str]) -> DeviceModel:
+def _device(row: Mapping[str, Any], holders: list[Holder], readable: set[str]) -> DeviceModel:
     names = ("host", "kind", "name", "state", "memory_bytes", "free_bytes", "utilization_percent")
     return DeviceModel(
         **{name: row[name] for name in names},
         uuid=row["device"],
-        reason=_without(hidden, row["reason"]),
+        reason=_unless_hidden(readable, row["reason"]),
         holders=holders,
     )
 
 
-def _waiter(row: QueueRow, readable: set[str], hidden: set[str]) -> Waiter:
+def _waiter(row: QueueRow, readable: set[str]) -> Waiter:
     return Waiter(
         host=row.host,
         position=row.position,
@@ -69,10 +71,13 @@ def _waiter(row: QueueRow, readable: set[str], hidden: set[str]) -> Waiter:
         wanted=row.wanted,
         priority=row.priority,
         waited_seconds=row.waited_seconds,
-        reason=_without(hidden, row.reason),
+        reason=_unless_hidden(readable, row.reason),
     )
 
 
-def _without(hidden: set[str], reason: str) -> str:
-    """Return a reason unless it names a gang that the user may not know of."""
-    return "" if any(label in reason for label in hidden) else reason
+def _unless_hidden(readable: set[str], reason: str) -> str:
+    """Return a reason unless it names a gang of a DAG that the user may not read.
+
+    It was written a while ago: that gang may hold and wait for nothing any more, or be gone from the ledger.
+    """
+    return reason if readable.issuperset(_DAG_OF_LABEL.findall(reason)) else ""

@@ -11,9 +11,7 @@ from fastapi.testclient import TestClient
 from airflow_tf.core.identity import GangKey
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
-from airflow_tf.ledger.read import ReservationRow
 from airflow_tf.plugin import AirflowTfPlugin
-from airflow_tf.web.devices import devices_page
 
 PATHS = [
     "/airflow_tf/pages.js",
@@ -62,18 +60,6 @@ def test_devices_are_sent_again_only_when_they_have_changed(client, viewer):
     assert {device["kind"] for device in first.json()["devices"]} == {"cpu"}
     again = client.get(PATHS[1], headers=viewer | {"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-
-
-def test_of_a_dag_that_is_not_readable_only_the_holding_is_shown():
-    row = {"host": "h", "device": "u", "kind": "cpu", "name": "n", "state": "busy", "memory_bytes": None}
-    row |= {"free_bytes": None, "utilization_percent": None, "reason": "held by secret / r / t"}
-    held = ReservationRow(
-        1, "k", "secret", "r", "t", "secret / r / t", 0, "confirmed", "h", ("u",), 100, "now", 1, None, False
-    )
-    [shown] = devices_page([], [row], [held], [], {"churn"}).devices
-    assert (shown.reason, shown.holders[0].gang.dag_id, shown.holders[0].state) == ("", "", "confirmed")
-    [seen] = devices_page([], [row], [held], [], {"secret"}).devices
-    assert (seen.reason, seen.holders[0].gang.dag_id) == ("held by secret / r / t", "secret")
 
 
 def test_a_run_shows_its_gangs_and_none_of_another_dag(client, viewer, tmp_path):
