@@ -217,7 +217,7 @@ class ReplicaRun:
             return Outcome(AttemptState.LOST if lost else AttemptState.FAILED, cause, str(self.failure))
         collect_events(self.folder, Path(self.launch.checkpoint_folder))
         status = self.process.status.result() if self.process is not None and self.process.status.done() else None
-        return judge(
+        outcome = judge(
             Ending(
                 wait_status=status,
                 stop_reason=stop.reason if stop is not None else None,
@@ -230,6 +230,15 @@ class ReplicaRun:
                 evidence=self._testify(self) if status and stop is None else NO_EVIDENCE,
             )
         )
+        return self._with_earlier(outcome) if outcome.state is AttemptState.SUCCEEDED else outcome
+
+    def _with_earlier(self, outcome: Outcome) -> Outcome:
+        """Lay its metrics over those of the attempts that it went on from: it may have had nothing left to do.
+
+        Of a success only: whether an attempt that failed had made a step is told by what it has reported itself.
+        """
+        earlier = [] if self.launch.fresh else results.earlier_attempts(self.folder)
+        return replace(outcome, metrics=results.read_metrics(self.folder, earlier=earlier)) if earlier else outcome
 
     def with_leftover(self, outcome: Outcome) -> Outcome:
         """Say what it left on its devices; a success stays one, for its result is durable."""

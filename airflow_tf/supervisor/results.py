@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,18 +101,27 @@ def attempt_number(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 
-def read_metrics(folder: Path) -> dict[str, Any]:
+def earlier_attempts(folder: Path) -> list[Path]:
+    """Return the folders of the attempts before that of ``folder`` in its generation, the first one first."""
+    names = (path for path in folder.parent.glob("attempt-*") if path.name.removeprefix("attempt-").isdecimal())
+    return sorted((path for path in names if attempt_number(path) < attempt_number(folder)), key=attempt_number)
+
+
+def read_metrics(folder: Path, *, earlier: Sequence[Path] = ()) -> dict[str, Any]:
     """Return the last reported value of each metric, ``step``, and under ``evaluation`` what an evaluation wrote.
 
     A metric whose last value is NaN or infinite has none: what it was before it diverged would be taken for its
     result. Unreadable lines are left out: a program is never failed for what it reports.
+
+    :param earlier: folders of attempts that this one goes on from, the first one first: what they have reported counts
+        as well.
     """
     found: dict[str, Any] = {}
-    path = folder / METRICS_FILE
-    if path.exists():
-        with path.open(errors="replace") as file:
-            for line in file:
-                _take_line(found, line)
+    for path in (attempt / METRICS_FILE for attempt in (*earlier, folder)):
+        if path.exists():
+            with path.open(errors="replace") as file:
+                for line in file:
+                    _take_line(found, line)
     with contextlib.suppress(FileNotFoundError, ValueError):  # only evaluations write it; its reader says what is wrong
         found["evaluation"] = json.loads((folder / EVALUATION_FILE).read_text())
     return found

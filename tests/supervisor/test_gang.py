@@ -78,6 +78,20 @@ def test_a_killed_replica_is_restarted_within_its_budget(gang: Gang) -> None:
     assert gang.ledger.replicas(gang.key)[0].attempts == 2
 
 
+@pytest.mark.parametrize(("fresh", "metrics"), [(False, {"step": 9, "loss": 0.01}), (True, {})])
+def test_a_success_that_had_nothing_left_to_do_has_the_metrics_of_the_attempts_that_it_went_on_from(
+    gang: Gang, fresh: bool, metrics: dict[str, float]
+) -> None:
+    script = (
+        "import os, signal\n"
+        "if os.environ['AIRFLOW_TF_ATTEMPT'] == '1':\n"
+        "    with open(os.environ['AIRFLOW_TF_METRICS_FILE'], 'w') as file: file.write('{\"step\": 9, \"loss\": 0.01}\\n')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    outcome = gang.start(script, restarts=1, fresh=fresh).end()
+    assert (outcome.state, outcome.metrics) == (AttemptState.SUCCEEDED, metrics)
+
+
 def test_the_environment_is_built_anew(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")

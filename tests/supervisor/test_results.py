@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_tf.core.launch import EVALUATION_FILE, METRICS_FILE
-from airflow_tf.supervisor.results import last_step, read_metrics
+from airflow_tf.supervisor.results import earlier_attempts, last_step, read_metrics
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,21 @@ from airflow_tf.supervisor.results import last_step, read_metrics
 def test_the_last_value_of_each_metric_counts(tmp_path: Path, lines: list[str], metrics: dict[str, Any]) -> None:
     (tmp_path / METRICS_FILE).write_text("\n".join(lines))
     assert read_metrics(tmp_path) == metrics
+
+
+def test_metrics_are_laid_over_those_of_the_attempts_before(tmp_path: Path) -> None:
+    for name, text in {
+        "attempt-2": '{"step": 1, "loss": 2.0, "mae": 3.0}\n{"step": 2, "loss": 1.0',
+        "attempt-9": '{"step": 3, "auc": 0.5}\n',
+        "attempt-10": '{"step": 2, "mae": NaN}\n',
+        "attempt-11": '{"step": 100}\n',
+        "attempt-x": '{"step": 200}\n',
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / METRICS_FILE).write_text(text)
+    earlier = earlier_attempts(tmp_path / "attempt-10")
+    assert [path.name for path in earlier] == ["attempt-2", "attempt-9"]
+    assert read_metrics(tmp_path / "attempt-10", earlier=earlier) == {"step": 2, "loss": 2.0, "auc": 0.5}
 
 
 def test_an_evaluation_is_found_beside_what_was_reported(tmp_path: Path) -> None:
