@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Update, and_, select, update
+from sqlalchemy import ColumnElement, Select, and_, select, update
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, Health, Host, Reading
@@ -190,18 +190,18 @@ def bar(session: Session, clock: Clock, host_id: str, uuid: str, why: str, secon
 
 def drain(session: Session, host_id: str, why: str) -> None:
     """Offer nothing of the host's machine until it is taken back; what has devices there keeps them."""
-    session.execute(_machine_of(host_id).values(drained_why=why))
+    session.execute(update(HostEntry).where(HostEntry.host_id.in_(places_of(host_id))).values(drained_why=why))
 
 
 def undrain(session: Session, host_id: str) -> None:
     """Take a host's machine back into use (idempotent)."""
-    session.execute(_machine_of(host_id).values(drained_why=None))
+    session.execute(update(HostEntry).where(HostEntry.host_id.in_(places_of(host_id))).values(drained_why=None))
 
 
-def _machine_of(host_id: str) -> Update:
-    """Return an update of all places of a host's machine: its next task may be in another one."""
-    of_host = select(HostEntry.machine).where(HostEntry.host_id == host_id)
-    return update(HostEntry).where(HostEntry.machine.in_(of_host))
+def places_of(host_id: str) -> Select[tuple[str]]:
+    """Return a query for the ids of all places of a host's machine: its next task may be in another one."""
+    machine = select(HostEntry.machine).where(HostEntry.host_id == host_id).scalar_subquery()
+    return select(HostEntry.host_id).where(HostEntry.machine == machine)
 
 
 def as_device(row: DeviceEntry) -> Device:

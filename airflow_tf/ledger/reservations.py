@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, DeviceRequest, Health, Member, Reading
@@ -308,6 +308,14 @@ def bar(session: Session, clock: Clock, member: Member, uuids: Sequence[str], wh
     reservation.is_void = True
     for uuid in uuids:
         hosts.bar(session, clock, reservation.host_id, uuid, why, seconds)
+
+
+def drain(session: Session, clock: Clock, host_id: str, by: str, why: str) -> None:
+    """Offer nothing of a host's machine until it is taken back, and take back at once what is only reserved there."""
+    hosts.drain(session, host_id, f"by {by} at {clock.wall_text()}: {why}")
+    is_reserved = MemberEntry.state == MemberState.RESERVED.value
+    for member in holdings.live_members(session, and_(is_reserved, MemberEntry.host_id.in_(hosts.places_of(host_id)))):
+        holdings.end_member(session, clock, member, MemberState.REVOKED, f"its host was drained by {by}: {why}")
 
 
 def revoke_by_hand(session: Session, clock: Clock, reservation_id: int, by: str) -> int:

@@ -108,13 +108,12 @@ class Ledger:
         self._transactions.write(lambda session, clock: reservations.bar(session, clock, member, uuids, why, seconds))
 
     def drain(self, host_id: str, by: str, why: str) -> None:
-        """Offer nothing of a host until it is taken back, also over its boots; what has devices there keeps them.
+        """Offer nothing of a host until it is taken back, also over its boots.
 
+        What a supervisor has confirmed there stays; what is only reserved is taken back at once: its task reserves anew.
         That holds for all places of its machine: a container that is started again is another one.
         """
-        self._transactions.write(
-            lambda session, clock: hosts.drain(session, host_id, f"by {by} at {clock.wall_text()}: {why}")
-        )
+        self._transactions.write(lambda session, clock: reservations.drain(session, clock, host_id, by, why))
 
     def undrain(self, host_id: str) -> None:
         """Take a drained host back into use, with all places of its machine (idempotent)."""

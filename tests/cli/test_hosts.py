@@ -25,15 +25,16 @@ def test_a_host_is_registered_and_listed(airflow_tf):
 
 
 def test_a_drained_host_offers_nothing_until_it_is_taken_back(airflow_tf, ledger, installation):
-    _, first = ask(ledger, installation, "flights")
-    assert isinstance(first, Granted)
+    (_, runs), (waits, _) = ask(ledger, installation, "flights"), ask(ledger, installation, "ships")
+    ledger.confirm(runs.members[0], 4711)
+    assert ledger.member(waits, 0) is not None
     code, text = airflow_tf("hosts", "drain", "--why", "new driver", "--yes")
     assert code == 0
     assert "new driver" in text
     _, (row,) = airflow_tf("hosts", "ls", "--output", "json")
     assert row["drained"].endswith(": new driver")
     assert (row["held"], row["replicas"]) == (1, 1)
-    ledger.confirm(first.members[0], 4711)  # what has devices goes on
+    assert ledger.member(waits, 0) is None  # what has not begun does not begin
     key, refused = ask(ledger, installation, "trains")
     assert isinstance(refused, Refused)
     assert "is not offered: its host is drained" in str(refused)

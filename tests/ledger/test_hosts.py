@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_tf.core.errors import LedgerError
 from airflow_tf.core.ledger import Granted, Refused
+from airflow_tf.core.states import MemberState
 from airflow_tf.ledger.read import LedgerReader
 from tests.ledger.conftest import HOST, devices, request
 
@@ -31,3 +33,17 @@ def test_a_machine_is_drained_in_all_its_places_and_those_to_come(ledger, ask):
     ledger.undrain(REBOOTED.host_id)
     assert isinstance(ask(HOST), Granted)
     assert [row.drained for row in LedgerReader(ledger).hosts()] == [""] * 4
+
+
+def test_what_is_only_reserved_does_not_begin_on_a_drained_machine(ledger, reserve, gang):
+    runs, waits = (reserve(name, [0], devices(4)).members[0] for name in ("runs", "waits"))
+    ledger.confirm(runs, 4711)
+    there = ledger.reserve(gang("elsewhere"), request(), [0], ELSEWHERE, devices(4)).members[0]
+    ledger.drain(HOST.host_id, "alice", "new driver")
+    assert ledger.member(gang("runs"), 0).state == MemberState.CONFIRMED
+    for member in (waits, there):
+        with pytest.raises(LedgerError, match="it is revoked"):
+            ledger.confirm(member, 4712)
+    assert isinstance(reserve("waits", [0], devices(4)), Refused)
+    assert isinstance(reserve("runs", [0], devices(4)), Granted)  # its task looks on as before
+    assert ledger.renew(gang("runs"), 4711).revoked == ()
