@@ -110,7 +110,7 @@ class Ledger:
     def drain(self, host_id: str, by: str, why: str) -> None:
         """Offer nothing of a host until it is taken back, also over its boots.
 
-        What a supervisor has confirmed there stays; what is only reserved is taken back at once: its task reserves anew.
+        What a supervisor has confirmed there stays; what is only reserved is taken back, and its task reserves anew.
         That holds for all places of its machine: a container that is started again is another one.
         """
         self._transactions.write(lambda session, clock: reservations.drain(session, clock, host_id, by, why))
