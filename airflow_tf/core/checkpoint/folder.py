@@ -51,6 +51,8 @@ class Removal:
 def checkpoints(folder: Path) -> list[Found]:
     """Return the checkpoints of ``folder``, oldest first, saves that never finished (data, no index) among them.
 
+    One that is removed meanwhile, by the program or by :func:`remove`, is left out.
+
     :raises CheckpointError: if the folder cannot be read.
     """
     try:
@@ -60,13 +62,20 @@ def checkpoints(folder: Path) -> list[Found]:
         raise CheckpointError(f"folder {folder} cannot be read", why, "Check its path and permissions.") from error
     whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
     data = {name.rpartition(".data-")[0] for name in names if ".data-" in name}
-    found = [_look(folder, name) for name in sorted(whole | data)]
+    found = [each for name in sorted(whole | data) if (each := _look(folder, name)) is not None]
     return sorted(found, key=lambda each: (each.step if each.step is not None else -1, each.seconds, each.name))
 
 
-def _look(folder: Path, name: str) -> Found:
-    prefix, files = str(folder / name), _files(folder, name)
-    stats = [path.stat() for path in files]
+def _look(folder: Path, name: str) -> Found | None:
+    """Return what is known of a checkpoint, None if it is being removed."""
+    prefix = str(folder / name)
+    try:
+        files = _files(folder, name)
+        stats = [path.stat() for path in files]
+    except FileNotFoundError:
+        return None
+    if not stats:
+        return None
     size, seconds = sum(stat.st_size for stat in stats), max(stat.st_mtime for stat in stats)
     problem, tensors = "", 0
     if folder / f"{name}.index" not in files:
