@@ -198,7 +198,7 @@ def undrain(session: Session, host_id: str) -> None:
     session.execute(update(HostEntry).where(HostEntry.host_id.in_(places_of(host_id))).values(drained_why=None))
 
 
-def places_of(host_id: str) -> Select[tuple[str]]:
+def places_of(host_id: str) -> Select[str]:
     """Return a query for the ids of all places of a host's machine: its next task may be in another one."""
     machine = select(HostEntry.machine).where(HostEntry.host_id == host_id).scalar_subquery()
     return select(HostEntry.host_id).where(HostEntry.machine == machine)
