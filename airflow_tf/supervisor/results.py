@@ -149,7 +149,7 @@ def _parse_metrics(line: str) -> dict[str, float]:
     """Return the numbers of a line, NaN and infinity among them; a program may write anything."""
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(data, dict):
         return {}

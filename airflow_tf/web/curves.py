@@ -93,7 +93,7 @@ def step_rate(folder: Path) -> float | None:
 
 
 def _quotient(steps: float, seconds: float) -> float | None:
-    return steps / seconds if steps > 0 and seconds > 0 else None
+    return _finite(steps / seconds) if steps > 0 and seconds > 0 else None
 
 
 def _attempts(folder: Path) -> list[int]:
@@ -139,12 +139,20 @@ def _parse(line: bytes) -> dict[str, float]:
     """Return the finite numbers of a line; a program may write anything."""
     try:
         data: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(data, dict):
         return {}
-    return {
-        name: value
-        for name, value in data.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    numbers = ((name, _finite(value)) for name, value in data.items())
+    return {name: number for name, number in numbers if number is not None}
+
+
+def _finite(value: object) -> float | None:
+    """Return what is a finite number, None for all else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond every float
+        return None
+    return number if math.isfinite(number) else None

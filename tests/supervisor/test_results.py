@@ -25,6 +25,7 @@ from airflow_tf.supervisor.results import earlier_attempts, last_step, read_metr
         # what is no metric is passed over
         (['{"step": 1, "time": 5.0, "name": "a"}', "[]", "no json", '{"loss": 1.0'], {"step": 1}),
         ([f'{{"step": 1, "big": 1{"0" * 400}}}'], {"step": 1}),
+        (['{"step": 1}', "[" * 100_000], {"step": 1}),
     ],
 )
 def test_the_last_value_of_each_metric_counts(tmp_path: Path, lines: list[str], metrics: dict[str, Any]) -> None:

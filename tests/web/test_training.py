@@ -54,6 +54,25 @@ def test_a_long_file_is_seen_whole_at_once_by_parts_of_it(tmp_path):
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [f'{{"step": 2, "loss": 1{"0" * 400}}}', f'{{"step": 1{"0" * 400}}}', "[" * 100_000, '{"step": 1' + "0" * 5000],
+)
+def test_a_line_that_no_number_can_hold_is_passed_over(tmp_path, line):
+    path = report(tmp_path, 1, {"step": 1, "time": 10.0, "loss": 3.0}, line, {"step": 3, "time": 11.0, "loss": 2.0})
+    (path / "launch.json").write_text("{}")
+    found = read_curve(tmp_path, 0, 1, Cursor())
+    assert found.points == {"loss": [(1, 3.0), (3, 2.0)]}
+    assert read_curve(tmp_path, 0, 1, Cursor.parse(found.cursor)).points == {}
+    assert step_rate(path) in {2.0, None}  # none where the line is longer than what it looks at
+
+
+def test_a_rate_that_no_number_can_hold_is_unknown(tmp_path):
+    path = report(tmp_path, 1, {"step": -(10**308), "time": 10.0}, {"step": 10**308, "time": 11.0})
+    (path / "launch.json").write_text("{}")
+    assert step_rate(path) is None
+
+
 @pytest.mark.parametrize("text", ["1.2", "a.b.c", "1.2.-3", "1.2.3.4", "1.2." + "9" * 40])
 def test_what_is_no_cursor_is_the_beginning(text):
     assert Cursor.parse(text) == Cursor()
