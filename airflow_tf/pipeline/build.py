@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule
 
 from airflow_tf.core.checkpoint.methods import AVERAGE, CHIEF, SOUP
@@ -120,6 +121,9 @@ def _add_training(
         steps.append(approval_task(declaration, declaration.approval, full_id("evaluate")))
     if declaration.checkpoints.publish:
         steps.append(_publish(declaration, declaration.checkpoints.publish, full_id))
+    if group.group_id and declaration.train.success != ALL and steps[-1].task_id == full_id("train"):
+        # A replica that is not required ends skipped when it fails: what follows the group must not be skipped for it.
+        steps.append(EmptyOperator(task_id="trained", trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS))
     for before, after in pairwise(steps):
         before >> after
     dag.max_active_tasks = max(dag.max_active_tasks, declaration.devices.count)

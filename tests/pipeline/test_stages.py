@@ -84,6 +84,22 @@ def test_the_same_stages_give_the_same_dag(tmp_path: Path) -> None:
     assert first == second
 
 
+def test_a_replica_that_may_fail_does_not_skip_the_stages_after_it(tmp_path: Path) -> None:
+    text = """dag_id: x
+devices: {kind: cpu, count: 3}
+train: {entrypoint: train.py}
+checkpoints: {aggregate: none}
+stages:
+  a: {train: {success: {at_least: 2}}}
+  b: {after: [a]}
+"""
+    dag = load_dag(write(tmp_path, text))
+    [before] = dag.get_task("b.reserve_devices").upstream_list
+    assert (before.task_id, before.trigger_rule) == ("a.trained", "none_failed_min_one_success")
+    assert before.upstream_task_ids == {"a.train"}
+    assert dag.get_task("b.train").downstream_task_ids == set()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
