@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 
@@ -133,18 +132,29 @@ class Ahead:
 def take_over(files: FileSystem, path: str, fence: int, wanted: dict[str, dict[str, int]], folder: str) -> set[str]:
     """Rename a folder that was sent ahead to ``folder``, and return which ``wanted`` files (size, CRC32C) it has.
 
-    Of two who try one gets it. Only what was sent under the same fence counts; other files than those wanted go.
+    Of two who try one gets it. Only what was sent under the same fence counts, and only if all of it is wanted.
     """
     for hidden in hidden_beside(files, path):
         if hidden.kind != SENT or hidden.fence != fence:
             continue
         with contextlib.suppress(StorageNotFoundError, ValueError):  # not sent to its end, or taken by another
-            note: dict[str, Any] = json.loads(read_all(files, posixpath.join(hidden.path, _NOTE)))
-            same = {name for name, sent in note.items() if wanted.get(name) == sent}
-            same = {name for name in same if files.stat(posixpath.join(hidden.path, name)).size == note[name]["size"]}
-            if same:
-                for name in {_NOTE, *note} - same:  # first the note: whoever dies from here on leaves what none takes
-                    files.delete(posixpath.join(hidden.path, name))
+            note_path = posixpath.join(hidden.path, _NOTE)
+            note = json.loads(read_all(files, note_path))
+            if _is_wanted(files, hidden.path, note, wanted):
+                files.delete(note_path)  # first: whoever dies from here on leaves what none takes
                 files.rename(hidden.path, folder)
-                return same
+                return set(note)
     return set()
+
+
+def _is_wanted(files: FileSystem, folder: str, note: object, wanted: dict[str, dict[str, int]]) -> bool:
+    """Tell whether a folder has the files of its note and no others, and each is wanted as it is.
+
+    Whoever may write to the base may have written the note: a name in it may be a path that leads elsewhere.
+    """
+    if not isinstance(note, dict) or not note:
+        return False
+    if any(name not in wanted or wanted[name] != sent for name, sent in note.items()):
+        return False
+    there = {posixpath.basename(info.path): None if info.is_dir else info.size for info in files.list(folder)}
+    return there.keys() - {_NOTE} == note.keys() and all(there[name] == wanted[name]["size"] for name in note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -83,6 +84,35 @@ def test_what_is_not_the_manifests_is_sent_anew(tmp_path: Path, local: Path, oth
     manifest, files = manifest_of(local), Recording(place.files)
     publish_here(place, files, local, manifest)
     assert place.tree() == whole(local, manifest)
+    assert DATA in files.written
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"../victim": {"size": 0, "crc32c": 0}},
+        {"..": None},
+        {"sub/../../victim/x": {"size": 1, "crc32c": 0}},
+        {"other": {"size": 1, "crc32c": 0}},
+        ["other"],
+        None,
+    ],
+)
+def test_a_folder_with_anything_but_what_is_wanted_is_garbage_and_harms_nothing(
+    tmp_path: Path, local: Path, added: Any
+) -> None:
+    place, manifest = Place(f"file://{tmp_path}/models"), manifest_of(local)
+    place.files.make_dirs(f"{place.path}/victim")
+    place.files.write(f"{place.path}/victim/x", [b"x"])
+    send(place, local / DATA, (local / DATA).stat().st_size)
+    (hidden,) = (tmp_path / "models").glob(".airflow_tf-sent-*")
+    note = json.loads((hidden / ".sent.json").read_text())
+    (hidden / ".sent.json").write_text(json.dumps(note | added if isinstance(added, dict) else added or note))
+    if added is None:  # no file of ours, although the note is
+        (hidden / "other").write_text("x")
+    files = Recording(place.files)
+    publish_here(place, files, local, manifest)
+    assert place.tree() == whole(local, manifest) | {"victim/x": b"x"}
     assert DATA in files.written
 
 
