@@ -103,7 +103,8 @@ def _add_training(
 ) -> None:
     """Add the tasks of one training; they find each other by the ids of ``group``.
 
-    The devices of all replicas are held from the start, so all of them must be able to run at once: the DAG allows it.
+    The devices of all replicas are held from the start, so all of them must be able to run at once, also beside those
+    of other trainings: the DAG allows it.
     """
     full_id: FullId = group.child_id
     steps: list[Any] = [_stage(declaration, full_id)] if declaration.inputs else []
@@ -126,7 +127,14 @@ def _add_training(
         steps.append(EmptyOperator(task_id="trained", trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS))
     for before, after in pairwise(steps):
         before >> after
-    dag.max_active_tasks = max(dag.max_active_tasks, declaration.devices.count)
+    dag.max_active_tasks = max(dag.max_active_tasks, _replicas_of(dag))
+
+
+def _replicas_of(dag: DAG) -> int:
+    """Return how many replicas all trainings of a DAG have together: groups that train side by side hold them all."""
+    mapped: list[Any] = [task for task in dag.tasks if task.is_mapped]
+    given = [task.partial_kwargs for task in mapped if issubclass(task.operator_class, TensorFlowTrainOperator)]
+    return sum(each["count"] for each in given if isinstance(each.get("count"), int))
 
 
 def task_defaults(declaration: Declaration) -> dict[str, Any]:

@@ -85,8 +85,9 @@ def test_another_param_of_the_same_name_is_refused(tmp_path):
 
 def test_all_replicas_of_all_groups_may_run_at_once(tmp_path):
     with DAG("by_hand", schedule=None, max_active_tasks=4) as dag:
-        load_task_group(write(tmp_path, changed("count: 2", "count: 40")))
-    assert dag.max_active_tasks == 40
+        for name in "ab":
+            load_task_group(write(tmp_path, changed("count: 2", "count: 40")), name)
+    assert dag.max_active_tasks == 80
 
 
 def test_the_errors_of_the_file_are_those_of_the_dag_file(tmp_path):

@@ -100,6 +100,11 @@ stages:
     assert dag.get_task("b.train").downstream_task_ids == set()
 
 
+def test_all_replicas_of_stages_that_train_side_by_side_may_run_at_once(tmp_path: Path) -> None:
+    text = "dag_id: x\ndevices: {count: 12}\ntrain: {entrypoint: train.py}\nstages: {a: {}, b: {}}\n"
+    assert load_dag(write(tmp_path, text)).max_active_tasks == 24
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
