@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 
 from airflow_tf.cli.output import Row, console, make_table
-from airflow_tf.core.devices import Device, Health, Reading
+from airflow_tf.core.devices import Device, Health, Host, Reading
 from airflow_tf.core.ledger import Holder
 from airflow_tf.core.matching import WHOLE_PERCENT
 from airflow_tf.core.settings import Settings
@@ -32,9 +32,9 @@ _BAR_CELLS = 10
 
 def device_rows(reader: LedgerReader, settings: Settings) -> list[Row]:
     """Return a row for every device: of this host as it looks now, of others as they last looked."""
-    here = this_host().name
+    here = this_host()
     live = {reading.device.uuid: reading for kind in KINDS for reading in read_all(settings, kind)}
-    known = [(row, live.pop(row.uuid, _lost(row)) if row.host == here else None) for row in reader.devices()]
+    known = [(row, live.pop(row.uuid, _lost(row)) if row.host_id == here.host_id else None) for row in reader.devices()]
     return [_row(*pair) for pair in known] + [_row(_unseen(here, reading), reading) for reading in live.values()]
 
 
@@ -44,11 +44,12 @@ def _lost(row: DeviceRow) -> Reading:
     return Reading(device, Health.UNHEALTHY, LOST)
 
 
-def _unseen(host: str, reading: Reading) -> DeviceRow:
+def _unseen(host: Host, reading: Reading) -> DeviceRow:
     """Return what the ledger would know of a device that no run has looked at yet."""
     device = reading.device
     return DeviceRow(
-        host=host,
+        host=host.name,
+        host_id=host.host_id,
         uuid=device.uuid,
         kind=device.kind,
         name=device.name,
@@ -68,6 +69,7 @@ def _row(row: DeviceRow, reading: Reading | None) -> Row:
         state = RESERVED if sum(holder.share_percent for holder in row.holders) >= WHOLE_PERCENT else SHARED
     return {
         "host": row.host,
+        "host_id": row.host_id,
         "device": row.uuid,
         "kind": row.kind,
         "name": row.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Sequence
 
 from airflow_tf.cli.output import Row, command, confirm, print_rows
 from airflow_tf.core.errors import LedgerError
@@ -29,7 +30,7 @@ def hosts_register(args: Namespace) -> None:
     settings = load_settings()
     ledger = open_ledger(settings)
     ledger.register_host(this_host(), [reading for kind in KINDS for reading in read_all(settings, kind)])
-    print_rows([row for row in host_rows(LedgerReader(ledger)) if row["id"] == this_host().host_id], args.output)
+    print_rows(_rows_of(LedgerReader(ledger), [this_host().host_id]), args.output)
 
 
 @command
@@ -37,12 +38,12 @@ def hosts_drain(args: Namespace) -> None:
     """Offer no device of a host to anybody; what runs there goes on."""
     ledger = open_ledger(load_settings())
     reader = LedgerReader(ledger)
-    host_id = _host_id(reader, args.host)
+    places = _places(reader, args.host)
     if not args.yes:
-        print_rows([row for row in host_rows(reader) if row["id"] == host_id], "table")
+        print_rows(_rows_of(reader, places), "table")
         confirm("Let no run begin on this host?", yes=False)
-    ledger.drain(host_id, getpass.getuser(), args.why or "no reason given")
-    print_rows([row for row in host_rows(reader) if row["id"] == host_id], args.output)
+    ledger.drain(places[0], getpass.getuser(), args.why or "no reason given")
+    print_rows(_rows_of(reader, places), args.output)
 
 
 @command
@@ -50,25 +51,24 @@ def hosts_undrain(args: Namespace) -> None:
     """Take a host back into use."""
     ledger = open_ledger(load_settings())
     reader = LedgerReader(ledger)
-    host_id = _host_id(reader, args.host)
-    ledger.undrain(host_id)
-    print_rows([row for row in host_rows(reader) if row["id"] == host_id], args.output)
+    places = _places(reader, args.host)
+    ledger.undrain(places[0])
+    print_rows(_rows_of(reader, places), args.output)
 
 
 def host_rows(reader: LedgerReader) -> list[Row]:
-    """Return a row for every registered host, with how many of its devices are held and by how many replicas."""
+    """Return a row for every place of a host, with how many of its devices are held and by how many replicas."""
     devices = reader.devices()
-    held = Counter(row.host for row in devices if row.holders)
-    replicas = Counter(row.host for row in reader.reservations())
-    kinds = {host: sorted({row.kind for row in devices if row.host == host}) for host in {row.host for row in devices}}
+    held = Counter(row.host_id for row in devices if row.holders)
+    replicas = Counter(row.host_id for row in reader.reservations())
     return [
         {
             "host": row.name,
             "id": row.host_id,
             "devices": row.devices,
-            "kinds": kinds.get(row.name, []),
-            "held": held[row.name],
-            "replicas": replicas[row.name],
+            "kinds": sorted({device.kind for device in devices if device.host_id == row.host_id}),
+            "held": held[row.host_id],
+            "replicas": replicas[row.host_id],
             "seen": row.seen,
             "drained": row.drained,
         }
@@ -76,16 +76,23 @@ def host_rows(reader: LedgerReader) -> list[Row]:
     ]
 
 
-def _host_id(reader: LedgerReader, name: str | None) -> str:
-    """Return the id of a host that is named by it or by its name; by default of this one.
+def _rows_of(reader: LedgerReader, places: Sequence[str]) -> list[Row]:
+    return [row for row in host_rows(reader) if row["id"] in places]
+
+
+def _places(reader: LedgerReader, name: str | None) -> list[str]:
+    """Return the ids of all places of the machine that is named by one of them or by its name; by default of this one.
 
     :raises LedgerError: if the ledger knows none of that name, or several.
     """
-    wanted = name or this_host().host_id
-    found = [row for row in reader.hosts() if wanted in {row.host_id, row.name}]
-    if len(found) == 1:
-        return found[0].host_id
-    why = f"{len(found)} hosts are called so" if found else "it has never been registered"
+    rows = reader.hosts()
+    if name is None:
+        machines = {row.machine for row in rows if row.machine == this_host().machine}
+    else:
+        machines = {row.machine for row in rows if name in {row.host_id, row.name}}
+    if len(machines) == 1:
+        return [row.host_id for row in rows if row.machine in machines]
+    why = f"{len(machines)} machines are called so" if machines else "it has never been registered"
     raise LedgerError(
         f"the ledger knows no single host {name or 'for this machine'}",
         why,

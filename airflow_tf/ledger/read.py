@@ -58,7 +58,7 @@ class LedgerReader:
         self._ledger = ledger
 
     def hosts(self) -> list[HostRow]:
-        """Return every registered host."""
+        """Return every place of every registered host."""
         return self._ledger.read(lambda session, _: _hosts(session))
 
     def devices(self) -> list[DeviceRow]:
@@ -69,6 +69,7 @@ class LedgerReader:
         self,
         dag_id: str | None = None,
         *,
+        run_id: str | None = None,
         name: str | None = None,
         state: str | None = None,
         limit: int | None = None,
@@ -76,12 +77,14 @@ class LedgerReader:
         """Return gangs, newest first.
 
         :param dag_id: only those of this DAG.
+        :param run_id: only those of this run.
         :param name: only those of this run id, or whose key begins so.
         :param state: only those of which a replica is in this state.
         :param limit: at most so many.
         """
         conditions = [
             *([GangEntry.dag_id == dag_id] if dag_id is not None else []),
+            *([GangEntry.run_id == run_id] if run_id is not None else []),
             *([or_(GangEntry.run_id == name, GangEntry.key.startswith(name, autoescape=True))] if name else []),
             *([_has_replica_in(state)] if state is not None else []),
         ]
@@ -110,7 +113,15 @@ class LedgerReader:
 def _hosts(session: Session) -> list[HostRow]:
     present = Counter(session.scalars(select(DeviceEntry.host_id).where(DeviceEntry.is_present)))
     return [
-        HostRow(row.host_id, row.name, row.boot_id, row.seen_at, present[row.host_id], row.drained_why or "")
+        HostRow(
+            host_id=row.host_id,
+            machine=row.machine,
+            name=row.name,
+            boot_id=row.boot_id,
+            seen=row.seen_at,
+            devices=present[row.host_id],
+            drained=row.drained_why or "",
+        )
         for row in session.scalars(select(HostEntry).order_by(HostEntry.name, HostEntry.host_id))
     ]
 
@@ -122,7 +133,7 @@ def _devices(session: Session, clock: Clock) -> list[DeviceRow]:
         .join(HostEntry, HostEntry.host_id == DeviceEntry.host_id)
         .join(LookEntry, looked, isouter=True)
         .where(or_(DeviceEntry.is_present, and_(hosts.is_lost(), DeviceEntry.boot_id == HostEntry.boot_id)))
-        .order_by(HostEntry.name, DeviceEntry.kind, DeviceEntry.index)
+        .order_by(HostEntry.name, DeviceEntry.host_id, DeviceEntry.kind, DeviceEntry.index)
     )
     found = session.execute(query).all()
     host_ids = {row.host_id for row, _, _ in found}
@@ -131,6 +142,7 @@ def _devices(session: Session, clock: Clock) -> list[DeviceRow]:
     return [
         DeviceRow(
             host=host,
+            host_id=row.host_id,
             uuid=row.uuid,
             kind=row.kind,
             name=row.name,
@@ -244,6 +256,7 @@ def _reservations(session: Session, clock: Clock) -> list[ReservationRow]:
             replica=row.replica,
             state=row.state,
             host=host,
+            host_id=row.host_id,
             devices=tuple(device.uuid for device in member.devices),
             share_percent=row.share_percent,
             since=row.created_at,

@@ -12,9 +12,13 @@ WAITING = "waiting"
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """One registered host; ``seen`` (its last look or registration) is wall time; ``drained`` says by whom and why."""
+    """One place of a registered host; a ``machine`` may have several, of one name.
+
+    ``seen`` (its last look or registration) is wall time; ``drained`` says by whom and why.
+    """
 
     host_id: str
+    machine: str
     name: str
     boot_id: str
     seen: str
@@ -27,6 +31,7 @@ class DeviceRow:
     """One device as last read; ``seen`` is wall time; ``barred`` says why it is offered to nobody for a while."""
 
     host: str
+    host_id: str
     uuid: str
     kind: str
     name: str
@@ -111,6 +116,7 @@ class ReservationRow:
     replica: int
     state: str
     host: str
+    host_id: str
     devices: tuple[str, ...]
     share_percent: int
     since: str

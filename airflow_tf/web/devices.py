@@ -28,10 +28,10 @@ def devices_page(
     holders: dict[tuple[str, str], list[Holder]] = {}
     for row in reservations:
         for uuid in row.devices:
-            holders.setdefault((row.host, uuid), []).append(_holder(row, readable))
+            holders.setdefault((row.host_id, uuid), []).append(_holder(row, readable))
     return DevicesPage(
         hosts=[HostModel(name=row.name, seen=row.seen, devices=row.devices) for row in hosts],
-        devices=[_device(row, holders.get((row["host"], row["device"]), []), readable) for row in devices],
+        devices=[_device(row, holders.get((row["host_id"], row["device"]), []), readable) for row in devices],
         queue=[_waiter(row, readable) for row in queue],
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_tf.core.devices import DeviceRequest
 from airflow_tf.core.identity import GangKey
 from airflow_tf.core.ledger import Granted, Refused
@@ -52,3 +54,26 @@ def test_a_host_that_the_ledger_does_not_know_is_named(airflow_tf):
     assert code == 1
     assert "no single host elsewhere" in text
     assert "never been registered" in text
+
+
+def test_places_of_one_machine_are_counted_each_and_drained_together(airflow_tf, ledger, installation):
+    here, readings = this_host(), read_all(installation, "cpu")
+    before = replace(here, host_id=f"{here.machine}-before")  # as of a container that was started again
+    key = GangKey(ledger.ledger_id, "flights", "run", "train")
+    ledger.confirm(ledger.reserve(key, DeviceRequest("cpu"), [0], before, readings).members[0], 4711)
+    assert airflow_tf("hosts", "register")[0] == 0
+    rows = {row["id"]: row for row in airflow_tf("hosts", "ls", "--output", "json")[1]}
+    assert {each: (row["held"], row["replicas"]) for each, row in rows.items()} == {
+        before.host_id: (1, 1),
+        here.host_id: (0, 0),
+    }
+    found = {(row["host_id"], row["device"]): row["state"] for row in airflow_tf("devices", "--output", "json")[1]}
+    assert sorted(found.values()) == ["free", "free", "free", "reserved"]
+    code, rows = airflow_tf("hosts", "drain", here.name, "--yes", "--output", "json")
+    assert code == 0
+    assert {row["id"]: bool(row["drained"]) for row in rows} == {before.host_id: True, here.host_id: True}
+    ledger.register_host(replace(here, host_id="stranger-place"), readings)
+    code, text = airflow_tf("hosts", "undrain", here.name)
+    assert (code, "2 machines are called so" in text) == (1, True)
+    _, rows = airflow_tf("hosts", "undrain", "--output", "json")
+    assert {row["id"]: row["drained"] for row in rows} == {before.host_id: "", here.host_id: ""}

@@ -12,8 +12,8 @@ LABEL = GangKey("i", "secret", "manual__2026-12-03T07:00:00+00:00", "t").label
 
 
 def device(reason="", state="busy"):
-    row = {"host": "h", "device": "u", "kind": "cpu", "name": "n", "state": state, "memory_bytes": None}
-    return row | {"free_bytes": None, "utilization_percent": None, "reason": reason}
+    row = {"host": "h", "host_id": "h-1", "device": "u", "kind": "cpu", "name": "n", "state": state}
+    return row | {"memory_bytes": None, "free_bytes": None, "utilization_percent": None, "reason": reason}
 
 
 def waits(reason):
@@ -22,7 +22,7 @@ def waits(reason):
 
 def test_of_a_dag_that_is_not_readable_only_the_holding_is_shown():
     held = ReservationRow(
-        1, "k", "secret", "r", "t", "secret / r / t", 0, "confirmed", "h", ("u",), 100, "now", 1, None, False
+        1, "k", "secret", "r", "t", "secret / r / t", 0, "confirmed", "h", "h-1", ("u",), 100, "now", 1, None, False
     )
     [shown] = devices_page([], [device(f"held by {LABEL}")], [held], [], {"churn"}).devices
     assert (shown.reason, shown.holders[0].gang.dag_id, shown.holders[0].state) == ("", "", "confirmed")
