@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import func, select
@@ -121,12 +122,13 @@ def _storable(text: str) -> str:
     return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _finite(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics as valid JSON, which knows no NaN and no infinity."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in metrics.items()
-    }
+def _finite(value: Any) -> Any:  # noqa: ANN401 (any JSON)
+    """Return metrics, with whatever lies within, as valid JSON, which knows no NaN and no infinity."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def attempts_of(session: Session, gang_key: str, replica: int, generation: int) -> list[AttemptEntry]:

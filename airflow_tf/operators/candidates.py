@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,6 +15,8 @@ from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.identity import digest
 from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.storage.cache_entries import checksum
+
+log = logging.getLogger(__name__)
 
 MODEL = "model"
 """Name of the checkpoint in a published version."""
@@ -45,9 +49,9 @@ def pull(ti: Any, from_task: str, evaluation_task: str | None) -> tuple[dict[str
 
 
 def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, metric: str | None, mode: str) -> str:
-    """Return the name of the candidate to publish.
+    """Return the name of the candidate to publish; one whose metric is not finite is never chosen, and logged.
 
-    :raises CheckpointError: if nothing decides, or the metric is missing.
+    :raises CheckpointError: if nothing decides, or the metric is missing, or finite for no candidate.
     """
     candidates = list(aggregated["candidates"])
     if evaluation is None:
@@ -63,13 +67,24 @@ def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, 
     missing = [name for name, values in scores.items() if metric not in values]
     if missing:
         raise CheckpointError(f"the evaluation has no metric {metric!r} for {', '.join(missing)}")
+    finite = [name for name in candidates if _is_finite(scores[name][metric])]
+    if not finite:
+        why = f"{metric!r} is finite for none of {', '.join(candidates)}"
+        raise CheckpointError("no candidate can be chosen by the evaluation", why, "Look why the replicas diverged.")
+    for name in candidates:
+        if name not in finite:
+            log.warning("%s is not chosen: its %s is not finite", name, metric)
     sign = 1.0 if mode == "min" else -1.0
     # The aggregate comes first: it is taken unless it is worse than the best replica.
-    order = sorted(candidates, key=lambda name: name != aggregated["chosen"])
+    order = sorted(finite, key=lambda name: name != aggregated["chosen"])
     return str(min(order, key=lambda name: sign * float(scores[name][metric])))
 
 
-def _only_metric(scores: Mapping[str, Mapping[str, float]]) -> str:
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(float(value))
+
+
+def _only_metric(scores: Mapping[str, Mapping[str, float | None]]) -> str:
     names = sorted({metric for values in scores.values() for metric in values})
     if len(names) != 1:
         raise CheckpointError(

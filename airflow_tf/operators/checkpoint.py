@@ -274,7 +274,8 @@ class CheckpointPublishOperator(BaseOperator):
             )
             self.log.info("published %s (%s %s)", uri, name, metrics)
             step = manifest.origin["step"]
-            telemetry.tell(uri=uri, step=step, **{f"metric.{each}": value for each, value in metrics.items()})
+            finite = {f"metric.{each}": value for each, value in metrics.items() if value is not None}
+            telemetry.tell(uri=uri, step=step, **finite)
             event = {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest}
             self._announce(context, event | ({"saved_model": f"{uri}/{SAVED_MODEL}"} if exported else {}))
             self._apply_retention()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ class CheckpointEvaluateOperator(ReplicaOperator):
 
 
 def check_evaluation(data: Any) -> dict[str, Any]:  # noqa: ANN401 (whatever the program wrote)
-    """Return an evaluation as ``{"candidates": {name: {metric: float}}, "baselines": {…}}``.
+    """Return an evaluation as ``{"candidates": {name: {metric: float | None}}, "baselines": {…}}``.
+
+    NaN, infinity and null become None, which JSON has a word for and which never wins a comparison.
 
     :raises CheckpointError: if the program wrote nothing, or not what was asked.
     """
@@ -63,8 +66,18 @@ def check_evaluation(data: Any) -> dict[str, Any]:  # noqa: ANN401 (whatever the
     try:
         tables = {"candidates": data["candidates"], "baselines": data.get("baselines", {})}
         return {
-            kind: {name: {metric: float(value) for metric, value in row.items()} for name, row in table.items()}
+            kind: {name: {metric: _number(value) for metric, value in row.items()} for name, row in table.items()}
             for kind, table in tables.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError("the evaluation result cannot be read", repr(error), todo) from error
+
+
+def _number(value: Any) -> float | None:  # noqa: ANN401 (whatever the program wrote)
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

@@ -25,8 +25,8 @@ class LocalEvaluation:
     program: LocalProgram
     folder: Path
 
-    def __call__(self, candidates: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """Evaluate ``candidates`` (name -> prefix)."""
+    def __call__(self, candidates: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Evaluate ``candidates`` (name -> prefix); None stands for what is not finite."""
         number = len(list(self.folder.glob("*"))) if self.folder.exists() else 0
         folder = self.folder / str(number)
         self.program.run(folder, {"AIRFLOW_TF_CANDIDATES": json.dumps(dict(candidates))})

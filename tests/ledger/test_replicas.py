@@ -153,6 +153,15 @@ def test_metrics_that_are_no_numbers_are_kept_as_nothing(ledger, key, member):
     assert ledger.replicas(key)[0].outcome.metrics == {"loss": None, "step": None, "a": 1}
 
 
+def test_what_an_evaluation_wrote_is_kept_without_nan_however_deep_it_lies(ledger, key, member):
+    ledger.enter(key, 0, View("a", 1, 1))
+    ledger.start_attempt(key, 0, 1, member, "t1")
+    evaluation = {"candidates": {"average": {"mae": math.nan, "rows": [1, -math.inf]}}, "baselines": {}}
+    ledger.end_attempt(key, 0, 1, 1, Outcome(AttemptState.SUCCEEDED, metrics={"evaluation": evaluation}))
+    found = ledger.replicas(key)[0].outcome.metrics["evaluation"]
+    assert found == {"candidates": {"average": {"mae": None, "rows": [1, None]}}, "baselines": {}}
+
+
 def test_whatever_a_program_says_is_kept(reserve, ledger, gang, key, member):
     ledger.enter(key, 0, View("a", 1, 1))
     ledger.start_attempt(key, 0, 1, member, "t1")

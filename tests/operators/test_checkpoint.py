@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import logging
+import math
 from pathlib import Path
 
 import google_crc32c
@@ -40,6 +43,32 @@ def test_the_average_is_published_unless_it_is_worse_than_the_best_replica(
     evaluation: dict[str, object] | None, mode: str, name: str
 ) -> None:
     assert choose(AVERAGED, evaluation, "mae", mode) == name
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
+def test_what_has_no_finite_metric_is_never_chosen_and_named(
+    value: float | None, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = {"replica-0": {"mae": 1.0}, "replica-1": {"mae": 1.0}, "average": {"mae": value}}
+    with caplog.at_level(logging.WARNING):
+        assert choose(AVERAGED, {"candidates": rows}, None, mode) == "replica-0"
+    assert caplog.messages == ["average is not chosen: its mae is not finite"]
+
+
+def test_an_evaluation_in_which_nothing_is_finite_chooses_nothing() -> None:
+    with pytest.raises(CheckpointError, match="'mae' is finite for none of replica-0, replica-1, average"):
+        choose(AVERAGED, scores(replica_0=math.nan, replica_1=math.inf, average=math.nan), "mae", "min")
+
+
+def test_an_evaluation_has_none_in_place_of_what_is_not_finite() -> None:
+    written = json.loads(
+        '{"candidates": {"a": {"x": NaN, "y": -Infinity, "z": null, "n": 1}}, "baselines": {"b": {"x": 1e999}}}'
+    )
+    written["candidates"]["a"]["large"] = 10**400
+    found = check_evaluation(written)
+    nothing = {"x": None, "y": None, "z": None, "large": None}
+    assert found == {"candidates": {"a": nothing | {"n": 1.0}}, "baselines": {"b": {"x": None}}}
 
 
 def test_the_only_metric_decides_when_none_is_named() -> None:

@@ -101,7 +101,7 @@ def _number(name: str, row: Mapping[str, Any], metric: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         found = ", ".join(sorted(row)) or "none"
         raise CheckpointError(
-            f"{name} has no metric {metric!r}" if value is None else f"metric {metric!r} of {name} is {value!r}",
+            f"{name} has no metric {metric!r}" if metric not in row else f"metric {metric!r} of {name} is {value!r}",
             f"its metrics are: {found}",
             "Report it as a finite number (airflow_tf.runtime, or AIRFLOW_TF_METRICS_FILE).",
         )
