@@ -26,6 +26,7 @@ from airflow_tf.web.shared import Shared
 LOOK_SECONDS = 2.0
 """How long one look at this host's devices serves all who ask, at least."""
 MAX_CURVES = 16
+RunId = Annotated[str, Query(min_length=1)]
 _PAGES = Path(__file__).with_name(PAGES_FILE)
 
 
@@ -63,7 +64,7 @@ def make_app() -> FastAPI:
         return _answer(request, devices_page(reader.hosts(), rows(), reader.reservations(), reader.queue(), readable))
 
     @app.get("/dags/{dag_id}/training", dependencies=[MAY_READ_TASKS])
-    def run_page(request: Request, dag_id: str, run_id: str, task_id: str | None = None) -> Response:
+    def run_page(request: Request, dag_id: str, run_id: RunId, task_id: str | None = None) -> Response:
         reader = _reader()
         gangs = training.Run(dag_id, run_id, task_id).gangs(reader)
         return _answer(request, TrainingPage(gangs=[training.training(reader, gang) for gang in gangs]))
@@ -73,14 +74,14 @@ def make_app() -> FastAPI:
         request: Request,
         dag_id: str,
         key: str,
-        run_id: str,
+        run_id: RunId,
         after: Annotated[list[str], Query(max_length=MAX_CURVES)],
     ) -> Response:
         run, folder = _gang(dag_id, run_id, key)
         return _answer(request, Curves(curves=training.curves(run, folder, _cursors(after))))
 
     @app.get("/dags/{dag_id}/training/{key}/replicas/{replica}", dependencies=[MAY_READ_TASKS])
-    def details(request: Request, dag_id: str, key: str, run_id: str, replica: int) -> Response:
+    def details(request: Request, dag_id: str, key: str, run_id: RunId, replica: int) -> Response:
         run, folder = _gang(dag_id, run_id, key)
         found = training.details(run, folder, replica)
         if found is None:
@@ -88,7 +89,7 @@ def make_app() -> FastAPI:
         return _answer(request, found)
 
     @app.get("/dags/{dag_id}/placement", dependencies=[MAY_READ_TASKS])
-    def placement(dag_id: str, run_id: str, task_id: str, replica: int) -> Response:
+    def placement(dag_id: str, run_id: RunId, task_id: str, replica: int) -> Response:
         return JSONResponse(_placement(training.Run(dag_id, run_id, task_id), replica))
 
     @app.exception_handler(AirflowTfError)

@@ -33,8 +33,7 @@ class Run:
 
     def gangs(self, reader: LedgerReader) -> list[RunRow]:
         """Return them, newest first."""
-        found = [row for row in reader.runs(self.dag_id, name=self.run_id) if row.run_id == self.run_id]
-        return [row for row in found if self.task_id in {None, row.task_id}]
+        return [row for row in reader.runs(self.dag_id, run_id=self.run_id) if self.task_id in {None, row.task_id}]
 
     def gang(self, reader: LedgerReader, key: str) -> RunRow | None:
         """Return the one with this key, None if the run has none such."""

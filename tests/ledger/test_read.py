@@ -106,6 +106,8 @@ def test_runs_are_filtered_by_the_database(reader, reserve, ledger, gang, time):
     assert found(name=gang("trains").key[:8]) == ["trains"]
     assert found(name="run x", limit=1) == ["ships"]
     assert found(name="run_x") == []
+    assert found(run_id="run x", limit=1) == ["ships"]
+    assert found(run_id=gang("trains").key[:8]) == []
     [failed] = reader.runs(state="failed")
     assert failed.replicas[0].started == "2026-10-03T12:00:02+00:00"
     assert failed.replicas[0].ended is not None

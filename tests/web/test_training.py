@@ -56,7 +56,7 @@ def test_a_long_file_is_seen_whole_at_once_by_parts_of_it(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    [f'{{"step": 2, "loss": 1{"0" * 400}}}', f'{{"step": 1{"0" * 400}}}', "[" * 100_000, '{"step": 1' + "0" * 5000],
+    [f'{{"step": 2, "loss": 1{"0" * 400}}}', f'{{"step": 1{"0" * 400}}}', "[" * 10_000, '{"step": 1' + "0" * 5000],
 )
 def test_a_line_that_no_number_can_hold_is_passed_over(tmp_path, line):
     path = report(tmp_path, 1, {"step": 1, "time": 10.0, "loss": 3.0}, line, {"step": 3, "time": 11.0, "loss": 2.0})
@@ -64,7 +64,7 @@ def test_a_line_that_no_number_can_hold_is_passed_over(tmp_path, line):
     found = read_curve(tmp_path, 0, 1, Cursor())
     assert found.points == {"loss": [(1, 3.0), (3, 2.0)]}
     assert read_curve(tmp_path, 0, 1, Cursor.parse(found.cursor)).points == {}
-    assert step_rate(path) in {2.0, None}  # none where the line is longer than what it looks at
+    assert step_rate(path) == 2.0
 
 
 def test_a_rate_that_no_number_can_hold_is_unknown(tmp_path):
