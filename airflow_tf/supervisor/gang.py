@@ -32,7 +32,7 @@ from airflow_tf.supervisor.acquire import take_devices
 from airflow_tf.supervisor.attempt import ReplicaRun, StopOrder, Watchdog
 from airflow_tf.supervisor.drive import Drive
 from airflow_tf.supervisor.health import Caretaker, DeviceWatch, gpu_look, holds_gpus, wait_memory_gone
-from airflow_tf.supervisor.median import MedianWatch
+from airflow_tf.supervisor.median import CurveReader, MedianWatch
 from airflow_tf.supervisor.processes import ReplicaProcess, Zygote, reap_adopted, spawn
 from airflow_tf.supervisor.progress import ProgressWatch
 from airflow_tf.supervisor.protocol import MAX_LINE_BYTES, Connection, attach_from_json
@@ -70,6 +70,7 @@ class GangSupervisor:
         self._look = gpu_look(self._settings)
         self._caretaker = Caretaker(self._settings)
         self._quarantine = Quarantine(self._look)
+        self._curves: dict[str, CurveReader] = {}  # by metric
 
     async def run(self) -> None:
         """Serve until nothing runs and nothing more is to be expected."""
@@ -222,7 +223,9 @@ class GangSupervisor:
         if plan.progress_timeout_seconds is not None:
             found.append(ProgressWatch(plan.progress_timeout_seconds))
         if plan.early_stop is not None:
-            found.append(MedianWatch(MedianRule(**plan.early_stop), self._folder))
+            rule = MedianRule(**plan.early_stop)
+            reader = self._curves.setdefault(rule.metric, CurveReader(rule.metric, self._folder))
+            found.append(MedianWatch(rule, reader))
         if any(holds_gpus(member) for member in members.values()):
             found.append(DeviceWatch(members, self._look))
         return found

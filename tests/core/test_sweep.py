@@ -6,6 +6,8 @@ import pytest
 
 from airflow_tf.core.errors import CheckpointError
 from airflow_tf.core.sweep import (
+    MAX_POINTS,
+    Curve,
     MedianRule,
     Trial,
     best_trial,
@@ -76,14 +78,15 @@ def test_a_trial_is_named_by_its_arguments_within_what_airflow_keeps() -> None:
     ],
 )
 def test_the_median_rule(rule, own, others, stops) -> None:
-    assert bool(worse_than_median(rule, own, others)) is stops
+    assert bool(worse_than_median(rule, Curve(own.items()), [Curve(curve.items()) for curve in others])) is stops
 
 
 @pytest.mark.parametrize(
     ("mode", "own", "value"), [("min", 9.0, "worse than 2, the median"), ("max", 0.5, "worse than 2, the median")]
 )
 def test_the_reason_names_step_value_and_median(mode, own, value) -> None:
-    why = worse_than_median(MedianRule("loss", mode), line(5, own), [line(5, v) for v in (1.0, 2.0, 10.0)])
+    others = [Curve(line(5, v).items()) for v in (1.0, 2.0, 10.0)]
+    why = worse_than_median(MedianRule("loss", mode), Curve(line(5, own).items()), others)
     assert why.startswith(f"at step 5 its loss {own:g} is ")
     assert value in why
     assert why.endswith("of 3 other trials")
@@ -109,3 +112,23 @@ def test_trials_are_ranked_by_their_last_value_those_stopped_early_after_the_oth
 def test_there_is_no_best_trial_without_the_metric(trials) -> None:
     with pytest.raises(CheckpointError, match="no trial has reported 'loss'"):
         best_trial(trials, "loss", "min")
+
+
+def test_of_a_long_curve_few_points_are_kept_none_of_them_before_its_time() -> None:
+    curve = Curve()
+    for step in range(1, 20 * MAX_POINTS + 1):
+        curve.add(step, float(step))
+        assert curve.last == (step, float(step))
+    assert MAX_POINTS / 4 < len(curve) <= MAX_POINTS
+    assert curve.value_at(1) == 1.0
+    for step in range(1, 20 * MAX_POINTS, 777):
+        assert step - 64 < curve.value_at(step) <= step
+
+
+def test_of_a_step_that_is_reported_again_the_last_value_counts_in_any_order_of_steps() -> None:
+    curve = Curve([(3, 3.0), (1, 1.0), (3, 4.0), (2, 2.0)])
+    assert curve.points == [(1, 1.0), (2, 2.0), (3, 4.0)]
+    curve.drop_from(2)
+    assert curve.points == [(1, 1.0)]
+    curve.drop_from(0)
+    assert curve.last is None
