@@ -80,7 +80,7 @@ def _problems(file: Path) -> list[dict[str, str | int]]:
     try:
         loaded = load_declaration(file)
         build_dag(loaded)
-        problems: Sequence[Problem] = [each for part in loaded.parts for each in missing_functions(part)]
+        problems: Sequence[Problem] = loaded.told(missing_functions)
     except InvalidDeclarationError as error:
         problems = error.problems
     return [

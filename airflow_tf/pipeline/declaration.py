@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,14 @@ class Loaded:
     document: Document
     stages: tuple[Stage, ...] = ()
 
-    @property
-    def parts(self) -> tuple[Loaded, ...]:
-        """Its trainings, each as a declaration."""
-        return tuple(stage.loaded for stage in self.stages) or (self,)
+    def told(self, find: Callable[[Loaded], Iterable[Problem]]) -> list[Problem]:
+        """Return what ``find`` finds in each training, once, with its path in the file."""
+        if not self.stages:
+            return list(find(self))
+        paths = {part.name: part for part in split(self.document)[0]}
+        return list(
+            dict.fromkeys(paths[stage.name].told(problem) for stage in self.stages for problem in find(stage.loaded))
+        )
 
 
 @dataclass(frozen=True, slots=True)

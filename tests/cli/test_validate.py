@@ -52,6 +52,21 @@ def test_an_entrypoint_that_its_module_does_not_have_is_a_problem(airflow_tf, fi
     assert airflow_tf("validate", file)[0] == 0
 
 
+def test_entrypoints_of_stages_are_told_once_with_their_paths(airflow_tf, files):
+    (files / "program.py").write_text("def fit(): ...\n")
+    file = files / "stages.tf.yaml"
+    file.write_text(
+        "dag_id: x\ntrain: {entrypoint: 'program:fitt'}\nstages:\n  a: {}\n  b: {}\n"
+        "  c: {train: {entrypoint: 'program:fi'}}\n"
+    )
+    code, printed = airflow_tf("validate", file)
+    assert code == 1
+    assert [line.partition(".tf.yaml:")[2].partition(": module")[0] for line in printed.splitlines()] == [
+        "2:9: train.entrypoint",
+        "6:15: stages.c.train.entrypoint",
+    ]
+
+
 def test_a_missing_file_is_an_error(airflow_tf, files):
     code, printed = airflow_tf("validate", files / "none.tf.yaml")
     assert code == 1
