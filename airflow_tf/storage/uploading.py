@@ -50,10 +50,11 @@ class Uploader:
         self.patience(lambda: self._remove_leftovers("new"))
         self.reporter.note(f"uploading {len(sources)} files, {format_bytes(total)}, to {self.uri}")
         self.reporter.expect(len(sources), total)
-        temporary = self._beside("new")
+        temporary, tried = self._beside("new"), list[str]()
         try:
             self._send(sources, temporary)
-            self.patience(lambda: self._move(temporary, {name: path.stat().st_size for name, path in sources.items()}))
+            sizes = {name: path.stat().st_size for name, path in sources.items()}
+            self.patience(lambda: self._move(temporary, sizes, tried))
         finally:
             with contextlib.suppress(StorageError):  # renamed, or to be removed by the next upload
                 self.files.delete(temporary)
@@ -95,24 +96,16 @@ class Uploader:
                 yield chunk
                 self.reporter.tick(len(chunk))
 
-    def _move(self, temporary: str, sizes: dict[str, int]) -> None:
-        """Rename into place; after a lost answer, look whether it was done."""
-        aside = None
-        if "" not in sizes and exists(self.files, temporary):  # a single file has been written in one step
-            require_whole(self.files, temporary, sizes)
-        if self.overwrite and exists(self.files, self.uri.path):
-            if not exists(self.files, temporary):
-                return
-            aside = self._beside("old")
-            self.files.rename(self.uri.path, aside)
-        try:
-            self.files.rename(temporary, self.uri.path)
-        except StorageError as error:
-            lost = isinstance(error, StorageUnavailableError | StorageNotFoundError)
-            if not (lost and exists(self.files, self.uri.path) and not exists(self.files, temporary)):
-                if aside and not exists(self.files, self.uri.path):
-                    self.files.rename(aside, self.uri.path)
-                raise
+    def _move(self, temporary: str, sizes: dict[str, int], tried: list[str]) -> None:
+        """Rename into place. ``tried`` remembers over repeats that this has been tried: an answer may have been lost.
+
+        :raises StorageError: if another writer has removed what was written, whatever lies at the destination.
+        """
+        if tried and not exists(self.files, temporary):
+            self._require_whole(self.uri.path, sizes)
+        else:
+            self._require_whole(temporary, sizes)
+            self._rename(temporary, sizes, tried)
         inside = posixpath.join(self.uri.path, posixpath.basename(temporary))
         # A server that ignores the no-overwrite form has moved it into a folder that was there.
         if self.files.stat(self.uri.path).is_dir and exists(self.files, inside):
@@ -120,6 +113,31 @@ class Uploader:
             raise StorageExistsError(f"{self.uri} exists", "another writer made it meanwhile")
         with contextlib.suppress(StorageError):  # the new content is there; the next upload removes the rest
             self._remove_leftovers("old")
+
+    def _rename(self, temporary: str, sizes: dict[str, int], tried: list[str]) -> None:
+        aside = None
+        if self.overwrite and exists(self.files, self.uri.path):
+            aside = self._beside("old")
+            self.files.rename(self.uri.path, aside)
+        tried.append(temporary)
+        try:
+            self.files.rename(temporary, self.uri.path)
+        except StorageError as error:
+            lost = isinstance(error, StorageUnavailableError | StorageNotFoundError)
+            if not (lost and exists(self.files, self.uri.path) and not exists(self.files, temporary)):
+                if aside and not exists(self.files, self.uri.path):
+                    self.files.rename(aside, self.uri.path)
+                    tried.clear()  # what lies there now is the old content
+                raise
+            self._require_whole(self.uri.path, sizes)
+
+    def _require_whole(self, path: str, sizes: dict[str, int]) -> None:
+        """Compare sizes: another upload removes what it takes for the rest of a killed one."""
+        if "" not in sizes:
+            require_whole(self.files, path, sizes)
+        elif not exists(self.files, path) or self.files.stat(path).size != sizes[""]:
+            why = "another writer removed it, or made it anew"
+            raise StorageError(f"{path} is not whole any more", why, "Try again when the other writer has ended.")
 
 
 def _sources(local: Path) -> dict[str, Path]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_tf.core.errors import StorageExistsError, StorageNotFoundError, StorageUnavailableError
+from airflow_tf.core.errors import StorageError, StorageExistsError, StorageNotFoundError, StorageUnavailableError
 from airflow_tf.storage import client
-from airflow_tf.storage.base import FileSystem, Uri, exists, read_all
+from airflow_tf.storage.base import FileInfo, FileSystem, Uri, exists, read_all
+from airflow_tf.storage.local import LocalFileSystem
 from airflow_tf.storage.options import StorageOptions
+from airflow_tf.storage.progress import Patience, Reporter
 from airflow_tf.storage.registry import open_file_system
+from airflow_tf.storage.uploading import Uploader
 from airflow_tf.testing.hdfs import HdfsCluster
 from airflow_tf.transfers.local_to_hdfs import LocalToHdfsOperator
 
@@ -90,6 +95,92 @@ def test_what_a_killed_upload_left_is_removed_by_the_next(base: str, tmp_path: P
     (tmp_path / "x").write_bytes(b"whole")
     upload(tmp_path / "x", f"{base}/x")
     assert content(base) == {"x": b"whole", ".airflow_tf-upload-new-other-0123456789ab": b"of another"}
+
+
+class Fault(LocalFileSystem):
+    """At the rename of what was sent: nothing, an answer that is lost, or another upload that removes what was sent.
+
+    ``lost`` has been renamed, ``removed`` and ``gone`` have not; ``gone`` is told as such, ``removed`` as unavailable.
+    ``away`` is lost, and who looks then gets no answer either.
+    """
+
+    kind, replaced_by, is_away = "", b"", False
+
+    def stat(self, path: str) -> FileInfo:
+        if self.is_away:
+            self.is_away = False
+            raise StorageUnavailableError("away")
+        return super().stat(path)
+
+    def rename(self, source: str, target: str) -> None:
+        if self.kind and "upload-new" in source:
+            kind, self.kind = self.kind, ""
+            self.is_away = kind == "away"
+            if kind in {"lost", "away"}:
+                super().rename(source, target)
+            else:
+                self.delete(source)
+                if self.replaced_by:
+                    self.write(target, [self.replaced_by])
+            raise (StorageNotFoundError if kind == "gone" else StorageUnavailableError)("cut")
+        super().rename(source, target)
+
+
+def uploader(uri: str, files: Fault, events: int, *, overwrite: bool = True) -> Uploader:
+    reporter = Reporter(events)
+    return Uploader(Uri.parse(uri), files, reporter, Patience(20.0, reporter.note), overwrite)
+
+
+@pytest.fixture
+def events() -> Iterator[int]:
+    with Path(os.devnull).open("wb") as file:
+        yield file.fileno()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_second_upload_that_is_killed_does_not_let_the_first_tell_of_success(
+    tmp_path: Path, events: int, monkeypatch: pytest.MonkeyPatch, *, is_folder: bool
+) -> None:
+    old, new = (tmp_path / "old" / "f", tmp_path / "new" / "f") if is_folder else (tmp_path / "old", tmp_path / "new")
+    for path in (old, new):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(path.relative_to(tmp_path).parts[0])
+    uri = f"file://{tmp_path}/old"
+    files = Fault(Uri.parse(uri), StorageOptions.from_uri(uri))
+    first, send = uploader(uri, files, events), Uploader._send
+
+    def send_and_lose(*arguments: Any) -> None:
+        send(*arguments)
+        uploader(uri, files, events)._remove_leftovers("new")  # all that a second upload does before it is killed
+
+    monkeypatch.setattr(Uploader, "_send", send_and_lose)
+    with pytest.raises(StorageError, match="not whole any more"):
+        first.run(tmp_path / "new")
+    assert old.read_text() == "old"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("kind", ["lost", "away", "removed", "gone"])
+@pytest.mark.parametrize("other", [b"", b"of another"])
+def test_only_what_has_arrived_is_told_after_a_rename_without_an_answer(
+    tmp_path: Path, events: int, kind: str, other: bytes, *, overwrite: bool
+) -> None:
+    (tmp_path / "new").write_bytes(b"new")
+    if overwrite:
+        (tmp_path / "x").write_bytes(b"old")
+    uri = f"file://{tmp_path}/x"
+    files = Fault(Uri.parse(uri), StorageOptions.from_uri(uri))
+    files.kind, files.replaced_by = kind, other
+    upload = uploader(uri, files, events, overwrite=overwrite)
+    if kind in {"lost", "away"}:
+        assert upload.run(tmp_path / "new")["bytes"] == 3
+        assert {path.name for path in tmp_path.iterdir()} == {"x", "new"}
+        assert (tmp_path / "x").read_bytes() == b"new"
+        return
+    with pytest.raises(StorageError, match=r"not whole any more|cut"):
+        upload.run(tmp_path / "new")
+    left = (tmp_path / "x").read_bytes() if (tmp_path / "x").exists() else b""
+    assert left == other or (left == b"old" and overwrite)
 
 
 def test_nothing_to_upload_is_an_error(base: str, tmp_path: Path) -> None:
