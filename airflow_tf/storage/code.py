@@ -1,6 +1,9 @@
 """The code of a run as it was when the run began: a folder or a zip file, copied by content into the run's own folder.
 
 What changes at the source while the run goes on changes nothing in it, on this host. What git ignores is left out.
+
+The files of a copy are not synced one by one. Its note is, and says in which boot of the host the copy was made or last
+looked through: in another boot, as after a power cut, it is looked through before it is used.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from typing import IO
 
 from pathspec import GitIgnoreSpec
 
+from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.identity import digest
+from airflow_tf.storage.cache import boot_id
 from airflow_tf.storage.lock import locked
 
 MAX_BYTES = 256 * 2**20
@@ -46,37 +51,105 @@ class Snapshot:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What is remembered of a copy: ``entries`` are what its digest is made of."""
+
+    snapshot: Snapshot
+    entries: list[str]
+    boot: str
+
+
 def snapshot(source: Path, home: Path) -> Snapshot:
     """Copy ``source``, a folder or a zip file, below ``home``, unless this run has done so before; return the copy.
 
-    :raises DeclarationError: if there is no such source, it is too large, or holds what leads out of it.
+    A copy that a power cut has damaged is made again, if the source is still what was copied.
+
+    :raises DeclarationError: if there is no such source, it is too large, or holds what leads out of it; if the copy is
+        damaged, and the source has changed.
     """
-    note = home / f"{digest(source)}.json"
-    with locked(note, on_wait=lambda: None):
-        if (known := known_snapshot(source, home)) is not None:
-            return known
-        building = home / f".{uuid.uuid4().hex}"
-        building.mkdir(mode=0o700)
-        try:
-            made = _copy(source, building, home)
-            if not Path(made.folder).exists():
-                building.rename(made.folder)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-        written = note.with_suffix(".new")
-        written.write_text(json.dumps(asdict(made)), encoding="utf-8")
-        written.replace(note)
+    path = _note_path(source, home)
+    with locked(home / "code", on_wait=lambda: None):
+        note, boot = _read_note(path), boot_id()
+        if note is not None and note.boot == boot and Path(note.snapshot.folder).is_dir():
+            return note.snapshot
+        if note is None or not _is_whole(Path(note.snapshot.folder), note.entries):
+            made, entries = _make(source, home, note)
+        else:
+            made, entries = note.snapshot, note.entries
+        _write_note(path, _Note(made, entries, boot))
     return made
 
 
 def known_snapshot(source: Path, home: Path) -> Snapshot | None:
     """Return the copy that this run has of ``source`` on this host, if it has one."""
-    note = home / f"{digest(source)}.json"
-    found = Snapshot(**json.loads(note.read_text(encoding="utf-8"))) if note.exists() else None
-    return found if found is not None and Path(found.folder).is_dir() else None
+    note = _read_note(_note_path(source, home))
+    return note.snapshot if note is not None and Path(note.snapshot.folder).is_dir() else None
 
 
-def _copy(source: Path, target: Path, home: Path) -> Snapshot:
+def _note_path(source: Path, home: Path) -> Path:
+    return home / f"{digest(source)}.json"
+
+
+def _read_note(path: Path) -> _Note | None:
+    """Return a note, None where there is none, or none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return _Note(Snapshot(**found["snapshot"]), list(found["entries"]), str(found["boot"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_note(path: Path, note: _Note) -> None:
+    written = path.with_suffix(".new")
+    with written.open("w", encoding="utf-8") as file:
+        json.dump(asdict(note), file)
+        file.flush()
+        os.fsync(file.fileno())
+    written.replace(path)
+    sync_folder(path.parent)
+
+
+def _make(source: Path, home: Path, note: _Note | None) -> tuple[Snapshot, list[str]]:
+    """Copy what was copied before, or what nobody has used yet, into its place."""
+    building, aside = (home / f".{uuid.uuid4().hex}" for _ in range(2))
+    building.mkdir(mode=0o700)
+    try:
+        made, entries = _copy(source, building, home)
+        folder, path = Path(made.folder), _note_path(source, home)
+        is_same = made.digest == note.snapshot.digest if note else folder.exists() or not path.exists()
+        if not is_same:
+            raise DeclarationError(
+                f"the copy of code {source} that this run began with is damaged",
+                f"as after a power cut, and the source is not what {path} was written for any more",
+                "Put the code back as it was, or begin a new run.",
+            )
+        if not _is_whole(folder, entries):
+            if folder.exists():
+                folder.rename(aside)
+            building.rename(folder)
+    finally:
+        for each in (building, aside):
+            shutil.rmtree(each, ignore_errors=True)
+    return made, entries
+
+
+def _is_whole(folder: Path, entries: list[str]) -> bool:
+    """Tell whether all that was copied is there; what programs have added, like caches of bytecode, does not count."""
+    try:
+        return all(_entry(folder, entry.partition("\0")[0]) == entry for entry in entries)
+    except OSError:
+        return False
+
+
+def _entry(folder: Path, name: str) -> str:
+    path = folder / name
+    with path.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+        return f"{name}\0{bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR):d}\0{content}"
+
+
+def _copy(source: Path, target: Path, home: Path) -> tuple[Snapshot, list[str]]:
     if source.is_dir():
         copier = _Copier(source, target)
         for path in _kept(source):
@@ -90,7 +163,8 @@ def _copy(source: Path, target: Path, home: Path) -> Snapshot:
     if not copier.entries:
         raise DeclarationError(f"code {source} has no file", todo="Give a folder or a zip file with programs.")
     total = hashlib.sha256("\n".join(sorted(copier.entries)).encode()).hexdigest()
-    return Snapshot(str(source), str(home / total[:16]), total, len(copier.entries), copier.bytes)
+    made = Snapshot(str(source), str(home / total[:16]), total, len(copier.entries), copier.bytes)
+    return made, copier.entries
 
 
 class _Copier:

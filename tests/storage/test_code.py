@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -158,3 +159,76 @@ def test_who_asks_at_once_gets_the_same(source: Path, tmp_path: Path) -> None:
         found = list(pool.map(lambda _: snapshot(source, tmp_path / "code"), range(8)))
     assert len(set(found)) == 1
     assert len([path for path in (tmp_path / "code").iterdir() if path.is_dir()]) == 1
+
+
+def overwrite(folder: str, name: str, content: bytes) -> None:
+    path = Path(folder, name)
+    path.chmod(0o600)
+    path.write_bytes(content)
+    path.chmod(0o400)
+
+
+@pytest.fixture
+def boot(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    return lambda name: monkeypatch.setattr(module, "boot_id", lambda: name)
+
+
+@pytest.mark.parametrize("keeps_note", [True, False])
+def test_what_a_power_cut_took_from_a_copy_is_copied_again(
+    source: Path, tmp_path: Path, boot: Callable[[str], None], *, keeps_note: bool
+) -> None:
+    boot("1")
+    first, home = snapshot(source, tmp_path / "code"), tmp_path / "code"
+    overwrite(first.folder, "train.py", b"")
+    Path(first.folder, "lib", "model.py").unlink()
+    if not keeps_note:
+        next(home.glob("*.json")).unlink()
+    boot("2")
+    assert snapshot(source, home) == first
+    assert Path(first.folder, "train.py").read_text() == "print(1)"
+    assert names(first.folder) == ["lib/model.py", "notes/a.txt", "train.py"]
+    assert len([path for path in home.iterdir() if path.is_dir()]) == 1
+
+
+def test_a_copy_is_looked_through_once_in_each_boot(
+    source: Path, tmp_path: Path, boot: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot("1")
+    first = snapshot(source, tmp_path / "code")
+    (source / "train.py").write_text("print(2)")
+    Path(first.folder, "__pycache__").mkdir()
+    boot("2")
+    assert snapshot(source, tmp_path / "code") == first
+    monkeypatch.setattr(module, "_is_whole", lambda *_: pytest.fail("looked again"))
+    assert snapshot(source, tmp_path / "code") == first
+
+
+def test_a_damaged_copy_of_code_that_has_changed_is_told(
+    source: Path, tmp_path: Path, boot: Callable[[str], None]
+) -> None:
+    boot("1")
+    first = snapshot(source, tmp_path / "code")
+    overwrite(first.folder, "train.py", b"\0" * 8)
+    (source / "train.py").write_text("print(2)")
+    boot("2")
+    with pytest.raises(DeclarationError, match="is damaged: as after a power cut, and the source is not what"):
+        snapshot(source, tmp_path / "code")
+    (source / "train.py").write_text("print(1)")
+    assert snapshot(source, tmp_path / "code") == first
+    assert Path(first.folder, "train.py").read_text() == "print(1)"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"snapshot": {}}'])
+def test_a_note_that_cannot_be_read_is_written_anew_for_the_same_code_only(
+    source: Path, tmp_path: Path, content: str
+) -> None:
+    home = tmp_path / "code"
+    first = snapshot(source, home)
+    note = next(home.glob("*.json"))
+    note.write_text(content)
+    assert known_snapshot(source, home) is None
+    assert snapshot(source, home) == known_snapshot(source, home) == first
+    note.write_text(content)
+    (source / "train.py").write_text("print(2)")
+    with pytest.raises(DeclarationError, match=str(note)):
+        snapshot(source, home)
