@@ -27,6 +27,9 @@ RESERVED = "reserved"
 SHARED = "shared"
 """State of a device of which a part is held, and the rest is free."""
 
+NOT_OFFERED = "not offered"
+"""State of a device that nobody gets now though it is free: its host is drained, or a run could not use it just now."""
+
 _BAR_CELLS = 10
 
 
@@ -67,6 +70,8 @@ def _row(row: DeviceRow, reading: Reading | None) -> Row:
     state, reason = (reading.health.value, reading.reason) if reading else (row.health, row.reason)
     if state == Health.FREE and row.holders:
         state = RESERVED if sum(holder.share_percent for holder in row.holders) >= WHOLE_PERCENT else SHARED
+    if row.barred and state in {Health.FREE.value, SHARED}:
+        state = NOT_OFFERED
     return {
         "host": row.host,
         "host_id": row.host_id,

@@ -43,6 +43,7 @@ def test_a_drained_host_offers_nothing_until_it_is_taken_back(airflow_tf, ledger
     assert ledger.look(key).is_promising is False
     _, rows = airflow_tf("devices", "--output", "json")
     assert all("its host is drained" in row["reason"] for row in rows)
+    assert sorted(row["state"] for row in rows) == ["not offered", "reserved"]
     assert airflow_tf("hosts", "register")[0] == 0
     assert isinstance(ask(ledger, installation, "trains")[1], Refused)  # nor does a new look take it back
     assert airflow_tf("hosts", "undrain", this_host().name)[0] == 0

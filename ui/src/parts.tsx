@@ -12,6 +12,7 @@ const TONES: Record<string, string> = {
   running: "running",
   starting: "scheduled",
   stopped: "skipped",
+  "not offered": "skipped",
   unhealthy: "failed",
   failed: "failed",
   lost: "failed",
