@@ -69,12 +69,18 @@ class CurveReader:
     def _read_all(self, *, fresh: bool) -> None:
         """Read what the newest generation of each trial has gained: what was cleared does not count."""
         for folder in self._folder.glob("replica-*"):
-            newest = max(folder.glob("generation-*"), key=results.attempt_number, default=None)
-            if newest is not None:
-                trial = self._trials.get(folder)
-                if trial is None or trial.generation != results.attempt_number(newest):
-                    trial = self._trials[folder] = _Trial(results.attempt_number(newest))
-                self._read_on(trial, newest, fresh=fresh)
+            try:
+                self._read_trial(folder, fresh=fresh)
+            except (OSError, ValueError) as error:  # ValueError: a folder of somebody else's
+                results.say_unreadable(f"{folder}: {error}")
+
+    def _read_trial(self, folder: Path, *, fresh: bool) -> None:
+        newest = max(folder.glob("generation-*"), key=results.attempt_number, default=None)
+        if newest is not None:
+            trial = self._trials.get(folder)
+            if trial is None or trial.generation != results.attempt_number(newest):
+                trial = self._trials[folder] = _Trial(results.attempt_number(newest))
+            self._read_on(trial, newest, fresh=fresh)
 
     def _read_on(self, trial: _Trial, generation: Path, *, fresh: bool) -> None:
         """Take what the attempts have gained; where one begins, what came later of those before it is gone."""

@@ -12,9 +12,10 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from airflow_tf.core.states import ExitCause
 from airflow_tf.supervisor import results
@@ -23,6 +24,8 @@ from airflow_tf.supervisor.output import say
 from airflow_tf.supervisor.stacks import Target, is_frozen, show_stacks, state_of
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 5.0
 SLOW_FACTOR = 0.5
@@ -146,9 +149,20 @@ def read_signs(run: ReplicaRun) -> Signs:
     )
 
 
+def _read_each(runs: Mapping[int, ReplicaRun], read: Callable[[ReplicaRun], T]) -> dict[int, T]:
+    """Return what was read of each, without those of which nothing can be read: nobody is judged by that."""
+    found: dict[int, T] = {}
+    for number, run in runs.items():
+        try:
+            found[number] = read(run)
+        except OSError as error:
+            results.say_unreadable(f"replica {number}: {error}")
+    return found
+
+
 def _read_all(runs: Mapping[int, ReplicaRun]) -> dict[int, Signs]:
     """Look at all; the steps that an evaluator reports come only when others have saved a checkpoint."""
-    signs = {number: read_signs(run) for number, run in runs.items()}
+    signs = _read_each(runs, read_signs)
     return {n: replace(sign, step=None) if runs[n].launch.watched_folder else sign for n, sign in signs.items()}
 
 
@@ -219,7 +233,7 @@ class StragglerWatch:
         if len(alive) < 2 or time.monotonic() < self._next_look:  # noqa: PLR2004 (nobody to compare with)
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
-        steps = {number: results.last_step(run.folder) for number, run in alive.items()}
+        steps = _read_each(alive, lambda run: results.last_step(run.folder))
         for number, text in self._decision.look(steps, time.monotonic()).items():
             log.warning("%s", text)
             say(alive[number].folder / results.OUTPUT_FILE, text)

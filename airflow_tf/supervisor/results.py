@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -14,6 +16,8 @@ from typing import Any
 from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.launch import EVALUATION_FILE, METRICS_FILE
 from airflow_tf.core.ledger import Outcome
+
+log = logging.getLogger(__name__)
 
 RESULT_FILE = "result.json"
 VERDICT_FILE = "verdict.json"
@@ -161,6 +165,12 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond every float
         return False
+
+
+@functools.lru_cache(maxsize=256)
+def say_unreadable(text: str) -> None:
+    """Log, once in the same words, what a watch passes over: a replica is not ended for a file that nobody can read."""
+    log.warning("passed over what cannot be read: %s", text)
 
 
 def log_tail(folder: Path, lines: int = 20) -> str:

@@ -90,6 +90,18 @@ def test_a_trial_is_compared_with_the_newest_generation_of_the_others(tmp_path: 
     assert "its loss 5 is worse than 2" in look(own)
 
 
+def test_what_cannot_be_read_of_a_trial_ends_none(tmp_path: Path) -> None:
+    look = Looks(tmp_path)
+    own = attempt_of(tmp_path, 0, '{"step": 1, "loss": 5.0}\n')
+    (attempt_of(tmp_path, 1, "").parent / "attempt-x").mkdir()
+    broken = attempt_of(tmp_path, 2, "") / METRICS_FILE
+    broken.unlink()
+    broken.mkdir()
+    assert look(own) == ""
+    attempt_of(tmp_path, 3, '{"step": 1, "loss": 2.0}\n')
+    assert "its loss 5 is worse than 2, the median of 1 other" in look(own)
+
+
 @pytest.mark.usefixtures("no_processes_left")
 def test_a_trial_that_is_worse_than_the_others_is_stopped_and_succeeds(make_gang: Callable[..., Gang]) -> None:
     gang = make_gang(count=3)

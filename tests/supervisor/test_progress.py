@@ -130,6 +130,25 @@ def running(folder: Path, number: int) -> ReplicaRun:
     return run
 
 
+def test_a_replica_whose_files_cannot_be_read_is_not_ended_and_the_others_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    async def sleep(_: float) -> None:
+        nonlocal now
+        now += 60.0
+
+    runs = {number: running(tmp_path / f"{number}", number) for number in range(2)}
+    (runs[0].folder / "metrics.jsonl").mkdir()
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(progress, "asyncio", SimpleNamespace(sleep=sleep, to_thread=asyncio.to_thread))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(progress, "show_stacks", lambda *_: None)
+    assert asyncio.run(progress.ProgressWatch(1800.0)(Attempt(runs, lambda _: None))).replica == 1
+    progress.StragglerWatch().look(runs)
+
+
 def test_the_member_that_stood_still_first_is_blamed() -> None:
     looks = [{0: Signs(step=min(n, 2)), 1: Signs(step=0)} for n in range(5)]
     assert idle_after(looks) == [None, None, None, 1, 1]
