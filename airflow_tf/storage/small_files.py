@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,22 +39,25 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Files of one source folder, and how many files to stage that folder has in all."""
+    """Files of one source folder, and how many of the source that folder has in all, cached and large ones too."""
 
     folder: str
     files: Sequence[Wanted]
     siblings: int
 
 
-def batches(small: Iterable[Wanted], share: int) -> Iterator[Batch]:
-    """Cut files into batches of one folder each, of ``1 / share`` of all files at most."""
+def batches(small: Iterable[Wanted], share: int, siblings: Mapping[str, int]) -> Iterator[Batch]:
+    """Cut files into batches of one folder each, of ``1 / share`` of all files at most.
+
+    :param siblings: how many files of the source each folder has.
+    """
     folders: dict[str, list[Wanted]] = {}
     for file in small:
         folders.setdefault(posixpath.dirname(file.info.path), []).append(file)
     step = min(_MOST_FILES, 1 + sum(map(len, folders.values())) // share)
     for folder, files in folders.items():
         for start in range(0, len(files), step):
-            yield Batch(folder, files[start : start + step], len(files))
+            yield Batch(folder, files[start : start + step], siblings[folder])
 
 
 class SmallFiles:

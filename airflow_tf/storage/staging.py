@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +149,9 @@ class Stager:
     def _copy_all(self, wanted: list[Wanted], cached: dict[str, Entry], folder: Path) -> list[_Staged]:
         """Link what is cached, then copy the rest, the largest first: their ranges keep all threads busy to the end."""
         source = Source(self.uri, self.files, self.reporter, self.patience, Crew(WORKERS), boot_id())
-        is_tree = fixed_part(self.uri.path) == self.uri.path
+        # The folder of a single file need not be ours to list.
+        is_tree = len(wanted) > 1 and fixed_part(self.uri.path) == self.uri.path
+        siblings = Counter(posixpath.dirname(file.info.path) for file in wanted)
         copy_small = SmallFiles(source, self.cache, str(folder), is_tree=is_tree)
         staged: list[_Staged] = []
         large: list[Wanted] = []
@@ -173,7 +177,7 @@ class Stager:
         def tasks() -> Iterator[Callable[[], None]]:
             for file in large:
                 yield lambda file=file: staged.append(self._copy(source, file, folder))  # type: ignore[misc]
-            for batch in batches(small, 2 * WORKERS):
+            for batch in batches(small, 2 * WORKERS, siblings):
                 yield lambda batch=batch: run_batch(batch)  # type: ignore[misc]
 
         source.crew.run(tasks(), self.reporter.cancel)

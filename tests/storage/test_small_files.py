@@ -13,7 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tf.core.errors import StorageNoSpaceError, StorageNotFoundError, StorageUnavailableError
+from airflow_tf.core.errors import (
+    StorageNoSpaceError,
+    StorageNotFoundError,
+    StoragePermissionError,
+    StorageUnavailableError,
+)
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.storage.base import FileInfo, Uri
 from airflow_tf.storage.cache import Cache, boot_id
@@ -87,12 +92,13 @@ def files(source: Path) -> Counted:
 @given(st.lists(st.integers(0, 5), max_size=300), st.integers(1, 20))
 def test_batches_hold_every_file_once_and_files_of_one_folder_each(folders: list[int], share: int) -> None:
     wanted = [Wanted(str(n), FileInfo(f"/{f}/{n}", 1, is_dir=False, mtime_ms=1), "") for n, f in enumerate(folders)]
-    cut = list(batches(wanted, share))
+    siblings = {f"/{f}": 1000 + f for f in folders}
+    cut = list(batches(wanted, share, siblings))
     assert sorted(file.name for batch in cut for file in batch.files) == sorted(file.name for file in wanted)
     for batch in cut:
         assert {str(Path(file.info.path).parent) for file in batch.files} == {batch.folder}
         assert len(batch.files) <= min(128, 1 + len(folders) // share)
-        assert batch.siblings == folders.count(int(batch.folder[1:]))
+        assert batch.siblings == siblings[batch.folder]
 
 
 def test_small_files_are_whole_shared_with_the_cache_and_cost_one_question_a_folder(
@@ -124,6 +130,28 @@ def test_a_few_files_of_a_large_folder_are_asked_for_by_name(files: Counted, sou
     assert len(staged.files) == 10
     assert files.asked["list"] == 1
     assert files.asked["stat"] >= 10
+
+
+def test_a_few_new_files_of_a_cached_tree_are_asked_for_by_name(files: Counted, source: Path, tmp_path: Path) -> None:
+    fill(source, folders=1, files=60)
+    stage(files, Uri.parse(source.as_uri()), tmp_path)
+    (source / "00" / "new").write_bytes(b"new")
+    files.asked.clear()
+    stage(files, Uri.parse(source.as_uri()), tmp_path, "second")
+    assert files.asked == {"list": 2, "stat": 2, "read": 1}  # the tree is listed once; then the source and the new file
+
+
+def test_a_single_file_is_staged_from_a_folder_that_must_not_be_listed(
+    files: Counted, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "one").write_bytes(b"one")
+
+    def refuse(_self: Counted, path: str) -> Iterator[FileInfo]:
+        raise StoragePermissionError(f"Cannot list {path}")
+
+    monkeypatch.setattr(Counted, "list", refuse)
+    staged = stage(files, Uri.parse(f"{source.as_uri()}/one"), tmp_path)
+    assert (Path(staged.folder) / "one").read_bytes() == b"one"
 
 
 def test_what_one_try_has_copied_the_next_does_not_copy(files: Counted, source: Path, tmp_path: Path) -> None:
