@@ -134,6 +134,13 @@ _OPTIONS = {
         "",
         "https://namenode.example.com:9871/explorer.html#{path}",
     ),
+    "callbacks": _option(
+        "Packages whose functions declarations may name as callbacks, separated by commas, besides those in the folders"
+        " of DAGs and plugins. A function of such a package is called with whatever a declaration says.",
+        "string",
+        "",
+        "company.oncall",
+    ),
     "retention_seconds": _option(
         "How long after their last use ``airflow tf prune`` keeps run folders and rows of the ledger, like ``30d``.",
         "string",

@@ -44,6 +44,7 @@ def _make_private_home() -> Path:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__AIRFLOW_TF__LOCK_DIR": str(home / "locks"),
         "AIRFLOW__AIRFLOW_TF__CPU_SLOTS": "2",
+        "AIRFLOW__AIRFLOW_TF__CALLBACKS": "tests.pipeline.callbacks",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     return home

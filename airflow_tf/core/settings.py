@@ -25,6 +25,7 @@ class Settings:
     :param own_scope: ``auto`` starts a supervisor outside the systemd service that would end it, ``off`` does not.
     :param tensorboard_url: address of a TensorBoard over the run folders; empty: there is none.
     :param hdfs_browser_url: address at which files of HDFS are shown; empty: known of WebHDFS only.
+    :param callbacks: packages whose functions a declaration may have called, wherever they are.
     """
 
     home: Path
@@ -39,6 +40,7 @@ class Settings:
     own_scope: str = "auto"
     tensorboard_url: str = ""
     hdfs_browser_url: str = ""
+    callbacks: tuple[str, ...] = ()
 
     @property
     def cache_dir(self) -> Path:
@@ -54,4 +56,4 @@ class Settings:
         """Rebuild settings written by :meth:`to_json`."""
         devices = tuple(Device(**device) for device in data["static_devices"])
         paths = {"home": Path(data["home"]), "lock_dir": Path(data["lock_dir"])}
-        return cls(**(data | paths | {"static_devices": devices}))
+        return cls(**(data | paths | {"static_devices": devices, "callbacks": tuple(data.get("callbacks", ()))}))

@@ -39,6 +39,22 @@ def load_settings() -> Settings:
         own_scope=_own_scope(conf.get(SECTION, "own_scope", fallback="") or "auto"),
         tensorboard_url=_address("tensorboard_url"),
         hdfs_browser_url=_address("hdfs_browser_url"),
+        callbacks=callback_packages(),
+    )
+
+
+def callback_packages() -> tuple[str, ...]:
+    """Read ``callbacks`` alone: the DAG processor, which asks, needs no other setting, and no secret of the ledger."""
+    names = conf.get(SECTION, "callbacks", fallback="").split(",")
+    return tuple(name.strip() for name in names if name.strip())
+
+
+def callback_folders() -> tuple[Path, ...]:
+    """Return the folders whose functions a declaration may have called: those of DAGs and of plugins."""
+    return tuple(
+        Path(folder)
+        for option in ("dags_folder", "plugins_folder")
+        if (folder := conf.get("core", option, fallback=""))
     )
 
 

@@ -1,7 +1,8 @@
-"""What a declaration may have called by name: Airflow's notifiers, or functions that the installation provides.
+"""What a declaration may have called by name: Airflow's notifiers, and functions that were written to be called by it.
 
-It may name them and give them plain values, no more: what is neither a notifier nor a function of an installed module
-is refused, and so is the standard library, whose functions could run anything.
+Installed packages have functions that run any command, so a function must be beside the declaration, in the folder of
+DAGs or of plugins, or in a package that ``[airflow_tf] callbacks`` names. Where it was defined counts, not the name by
+which it is reached.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseNotifier
+from pydantic import ValidationInfo
 
+from airflow_tf.hooks.settings import callback_folders, callback_packages
 from airflow_tf.pipeline.errors import suggest
 from airflow_tf.pipeline.fields import refuse
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,28 @@ def check_callback(name: str, arguments: Mapping[str, Any]) -> None:
         raise refuse(f"{name} does not take these arguments", str(error), todo) from error
 
 
-def check_name(name: str) -> str:
-    """Return the name of a callback that can be imported."""
-    find_callback(name)
+def check_name(name: str, info: ValidationInfo) -> str:
+    """Return the name of a callback that can be imported, and may be called."""
+    found = find_callback(name)
+    if not isinstance(found, type) and not _is_allowed(found.__module__, (info.context or {}).get("folder", Path())):
+        why = f"{found.__module__} is neither beside this file, nor in the folder of DAGs or plugins"
+        todo = "Let [airflow_tf] callbacks name its package, or write a function of your own in the folder of DAGs."
+        raise refuse(f"{name} is not allowed here", why, todo)
     return name
+
+
+def _is_allowed(module_name: str, beside: Path) -> bool:
+    """Tell whether a declaration in the folder ``beside`` may have functions called that this module defines."""
+    if any(f"{module_name}.".startswith(f"{package}.") for package in callback_packages()):
+        return True
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return file is not None and any(_is_own(Path(file).resolve(), folder) for folder in (beside, *callback_folders()))
+
+
+def _is_own(file: Path, folder: Path) -> bool:
+    """Tell whether ``file`` is below ``folder``, and not of a package installed there, as in a virtual environment."""
+    folder = folder.resolve()
+    return file.is_relative_to(folder) and not _INSTALLED.intersection(file.relative_to(folder).parts)
 
 
 def find_callback(name: str) -> Any:  # noqa: ANN401  a notifier class, or a function

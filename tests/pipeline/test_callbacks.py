@@ -117,6 +117,58 @@ def test_what_cannot_be_called_is_an_error_of_the_declaration(tmp_path, value, m
     assert "churn.tf.yaml:28:" in str(caught.value)
 
 
+EDIT = "{on_failure: {call: click.edit, arguments: {editor: 'touch made;', filename: x}}}"
+
+
+@pytest.mark.parametrize(
+    ("value", "module"),
+    [
+        (EDIT, "click.termui"),
+        ("{on_failure: {call: click.launch, arguments: {url: x}}}", "click.termui"),
+        (f"{{on_failure: {HERE}.page}}", HERE),
+    ],
+)
+def test_a_function_of_an_installed_package_is_refused_unless_the_setting_names_it(
+    tmp_path, monkeypatch, value, module
+):
+    file = write(tmp_path, with_lines(f"callbacks: {value}\n"))
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__CALLBACKS", "tests.pipe, click.term,")
+    with pytest.raises(InvalidDeclarationError, match=rf"is not allowed here: {module} is neither beside this file"):
+        load_declaration(file)
+
+
+def test_the_setting_names_packages_with_all_that_is_in_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__CALLBACKS", "other, tests.pipeline")
+    load_declaration(write(tmp_path, with_lines(f"callbacks: {{on_failure: {HERE}.page}}\n")))
+
+
+def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.py").write_text("from click import edit\ndef page(context): pass\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+@pytest.mark.parametrize(("option", "name"), [("DAGS_FOLDER", "own_dags"), ("PLUGINS_FOLDER", "own_plugins")])
+def test_functions_in_the_folders_of_dags_and_plugins_may_be_called(tmp_path, monkeypatch, option, name):
+    monkeypatch.setenv(f"AIRFLOW__CORE__{option}", str(tmp_path / "code"))
+    write_module(tmp_path / "code" / "below", monkeypatch, name)
+    (tmp_path / "elsewhere").mkdir()
+    load_declaration(write(tmp_path / "elsewhere", with_lines(f"callbacks: {{on_failure: {name}.page}}\n")))
+
+
+def test_a_module_beside_the_declaration_lends_its_own_functions_only(tmp_path, monkeypatch):
+    write_module(tmp_path, monkeypatch, "own_beside")
+    load_declaration(write(tmp_path, with_lines("callbacks: {on_failure: own_beside.page}\n")))
+    with pytest.raises(InvalidDeclarationError, match=r"own_beside\.edit is not allowed here: click\.termui"):
+        load_declaration(write(tmp_path, with_lines("callbacks: {on_failure: own_beside.edit}\n")))
+
+
+def test_what_is_installed_beside_the_declaration_is_not_its_own(tmp_path, monkeypatch):
+    write_module(tmp_path / "venv" / "lib" / "site-packages", monkeypatch, "own_installed")
+    with pytest.raises(InvalidDeclarationError, match="is not allowed here"):
+        load_declaration(write(tmp_path, with_lines("callbacks: {on_failure: own_installed.page}\n")))
+
+
 def test_nothing_is_called_while_a_declaration_is_read(tmp_path, calls):
     load_dag(write(tmp_path, with_lines(f"callbacks: {{on_failure: {{call: {HERE}.Told, arguments: {{text: x}}}}}}\n")))
     assert calls == []
