@@ -13,6 +13,7 @@ from pathlib import Path
 from airflow_tf.core.checkpoint.wire import MalformedError
 from airflow_tf.core.event_files import Scalar, read_scalars
 from airflow_tf.core.launch import METRICS_FILE
+from airflow_tf.supervisor.results import earlier_attempts
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def collect_events(run_folder: Path, checkpoint_folder: Path) -> None:
         if not files:
             return
         state = run_folder / OFFSETS_FILE
-        offsets: dict[str, int] = json.loads(state.read_text()) if state.exists() else {}
+        offsets = _offsets(run_folder)
         before = dict(offsets)
         lines = [line for path, prefix in sorted(files.items()) for line in _lines(_gained(path, offsets), prefix)]
         if offsets == before:
@@ -43,6 +44,14 @@ def collect_events(run_folder: Path, checkpoint_folder: Path) -> None:
         part = state.with_suffix(".part")
         part.write_text(json.dumps(offsets))
         part.replace(state)
+
+
+def _offsets(run_folder: Path) -> dict[str, int]:
+    """Return how far each file was read by this attempt or the ones before: what those have reported is not its own."""
+    for attempt in (run_folder, *reversed(earlier_attempts(run_folder))):
+        if (attempt / OFFSETS_FILE).exists():
+            return dict(json.loads((attempt / OFFSETS_FILE).read_text()))
+    return {}
 
 
 def _event_files(folder: Path) -> Iterator[tuple[Path, str]]:

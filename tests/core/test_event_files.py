@@ -146,3 +146,18 @@ def test_events_are_added_to_the_metrics_once_and_a_damaged_file_hides_no_other(
         file.write(record(5, value("rate", simple=3)))
     collect_events(run, checkpoints)
     assert len((run / METRICS_FILE).read_text().splitlines()) == 3
+
+
+def test_what_an_attempt_before_wrote_beside_the_checkpoints_is_not_reported_again(tmp_path: Path) -> None:
+    checkpoints, first, second = (tmp_path / name for name in ("checkpoints", "attempt-1", "attempt-2"))
+    for folder in (checkpoints, first, second):
+        folder.mkdir()
+    (checkpoints / "a.tfevents.1").write_bytes(record(9, value("loss", simple=1)))
+    collect_events(first, checkpoints)
+    collect_events(second, checkpoints)
+    assert not (second / METRICS_FILE).exists()
+    (checkpoints / "b.tfevents.2").write_bytes(record(5, value("loss", simple=2)))
+    for _ in range(2):
+        collect_events(second, checkpoints)
+    (line,) = (second / METRICS_FILE).read_text().splitlines()
+    assert json.loads(line) == {"step": 5, "time": 1.5, "loss": 2.0}
