@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, select, update
 from sqlalchemy.orm import Session
 
 from airflow_tf.core.devices import Device, Health, Host, Reading
@@ -17,7 +17,7 @@ from airflow_tf.ledger import statements
 from airflow_tf.ledger.clock import Clock
 from airflow_tf.ledger.engine import Transaction
 from airflow_tf.ledger.prepared import Step
-from airflow_tf.ledger.schema import DeviceEntry, HoldingEntry, HostEntry, LookEntry
+from airflow_tf.ledger.schema import DeviceEntry, HoldingEntry, HostEntry, LookEntry, ReservationEntry, WaiterEntry
 
 LOST = "lost: its host no longer lists it"
 _recorded: Callable[[Reading], tuple[Any, ...]] = attrgetter(
@@ -90,6 +90,8 @@ def _record(session: Session, clock: Clock, look: Look, on_new_boot: Callable[[s
         if earlier.boot_id != host.boot_id:
             on_new_boot(earlier.host_id)
             earlier.boot_id = host.boot_id
+            if earlier.host_id != host.host_id:
+                _forget(session, earlier)
     row = same_machine.get(host.host_id)
     if row is None:
         row = HostEntry(host_id=host.host_id, machine=host.machine, boot_id=host.boot_id)
@@ -107,6 +109,20 @@ def _record(session: Session, clock: Clock, look: Look, on_new_boot: Callable[[s
             _record_devices(session, host, kind, [each for each in look.readings if each.device.kind == kind])
         entry.digest, entry.seen_at = digest, clock.wall_text()
     session.flush()
+
+
+def _forget(session: Session, place: HostEntry) -> None:
+    """Remove a place of an earlier boot, where nothing is held: it may never come again, or is recorded anew.
+
+    Not where a gang waits, which looks again when its devices seem free; the place itself stays while runs name it.
+    """
+    host_id = place.host_id
+    if session.scalar(select(exists().where(WaiterEntry.host_id == host_id))):
+        return
+    session.execute(delete(LookEntry).where(LookEntry.host_id == host_id))
+    session.execute(delete(DeviceEntry).where(DeviceEntry.host_id == host_id))
+    if not session.scalar(select(exists().where(ReservationEntry.host_id == host_id))):
+        session.delete(place)
 
 
 def _record_devices(session: Session, host: Host, kind: str, readings: Iterable[Reading]) -> None:

@@ -47,3 +47,25 @@ def test_what_is_only_reserved_does_not_begin_on_a_drained_machine(ledger, reser
     assert isinstance(reserve("waits", [0], devices(4)), Refused)
     assert isinstance(reserve("runs", [0], devices(4)), Granted)  # its task looks on as before
     assert ledger.renew(gang("runs"), 4711).revoked == ()
+
+
+def test_places_of_an_earlier_boot_are_forgotten_until_they_come_again(ledger, ask):
+    queued = replace(HOST, host_id="machine-queued")
+    ledger.confirm(ask(HOST).members[0], 4711)
+    for place in (ELSEWHERE, STRANGER):
+        ledger.register_host(place, devices(4))
+    assert [isinstance(ask(queued), Refused) for _ in range(5)] == [False] * 4 + [True]
+    ledger.register_host(REBOOTED, devices(2))
+    reader = LedgerReader(ledger)
+    found = {row.host_id: row.devices for row in reader.hosts()}
+    assert found == {HOST.host_id: 0, queued.host_id: 4, REBOOTED.host_id: 2, STRANGER.host_id: 4}
+    assert {row.host_id for row in reader.devices()} == {queued.host_id, REBOOTED.host_id, STRANGER.host_id}
+    for place in (HOST, ELSEWHERE):
+        assert isinstance(ask(replace(place, boot_id=REBOOTED.boot_id)), Granted)
+
+
+def test_a_drain_outlives_the_place_that_it_was_said_of(ledger):
+    ledger.register_host(HOST, devices(4))
+    ledger.drain(HOST.host_id, "alice", "new driver")
+    ledger.register_host(REBOOTED, devices(4))
+    assert [(row.host_id, bool(row.drained)) for row in LedgerReader(ledger).hosts()] == [(REBOOTED.host_id, True)]
