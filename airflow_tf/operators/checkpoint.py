@@ -198,9 +198,9 @@ def _is_warm(dag: Any, task_id: str) -> bool | None:  # noqa: ANN401 (Airflow ex
     return True if initial and not argument_of(dag, task_id, "allow_from_scratch", None) else None
 
 
-def _digest(run: TaskRun, files: Mapping[str, Mapping[str, int]]) -> str:
-    """Return what tells two results of a run apart: all that is published, since an export may be corrected."""
-    return digest(run.dag_id, run.run_id, json.dumps(files, sort_keys=True))
+def _digest(run: TaskRun, name: str, files: Mapping[str, Mapping[str, int]], evaluation: Mapping[str, Any]) -> str:
+    """Return what tells two results of a run apart, since an export or an evaluation may be corrected."""
+    return digest(run.dag_id, run.run_id, json.dumps([name, files, evaluation], sort_keys=True))
 
 
 class CheckpointPublishOperator(BaseOperator):
@@ -317,7 +317,7 @@ class CheckpointPublishOperator(BaseOperator):
         code = self.render_template(given["code"], context)
         return PublishManifest(
             fence=int(aggregated["fence"]),
-            digest=_digest(run, files),
+            digest=_digest(run, name, files, evaluation),
             files=files,
             edition=run.try_number,
             metrics=metrics,

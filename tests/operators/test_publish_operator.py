@@ -116,6 +116,23 @@ def test_an_average_of_replicas_that_began_unlike_needs_an_evaluation(publish, b
     assert result["metrics"] == {"mae": 1.0}
 
 
+def test_a_corrected_evaluation_reaches_what_is_published_once(publish, base):
+    wrong, right = (
+        {"candidates": {"average": {"mae": mae}}, "baselines": {"mean": {"mae": 3.0}}} for mae in (9.0, 1.0)
+    )
+    first, _ = publish(evaluation=wrong)
+    manifest = base / Path(first["uri"]).name / "manifest.json"
+    again, extra = publish(evaluation=right, try_number=2)
+    assert again["uri"] == first["uri"]
+    assert again["digest"] == extra["digest"] == json.loads(manifest.read_text())["digest"] != first["digest"]
+    assert json.loads(manifest.read_text())["metrics"] == {"mae": 1.0}
+    before = {path: path.stat().st_mtime_ns for path in base.rglob("*")}
+    assert publish(evaluation=right, try_number=3)[0] == again
+    assert {path: path.stat().st_mtime_ns for path in base.rglob("*")} == before
+    with pytest.raises(AirflowFailException, match="exists"):  # the first publication, which comes late
+        publish(evaluation=wrong)
+
+
 def exported_model(folder, content, candidate="average"):
     folder.mkdir()
     (folder / "saved_model.pb").write_bytes(content)
