@@ -18,6 +18,11 @@ _MISSING_VARIABLE = re.compile(r"Variable (\S+) not found")
 _KNOWN = frozenset({"params", "var", "conn", "replica"})
 
 
+def problem_row(key: str, problem: str, remedy: str = "") -> Row:
+    """Return a problem of a plan: which key, what is wrong, and what to do."""
+    return {"key": key, "problem": problem.rstrip("."), "remedy": remedy}
+
+
 class KnownValues:
     """Renders templates of a DAG; gathers what is wrong, and what only a run will know.
 
@@ -46,7 +51,7 @@ class KnownValues:
 
     def add_problem(self, key: str, problem: str, remedy: str = "") -> None:
         """Note what is wrong, once."""
-        row = {"key": key, "problem": problem.rstrip("."), "remedy": remedy}
+        row = problem_row(key, problem, remedy)
         if row not in self.problems:
             self.problems.append(row)
 

@@ -4,39 +4,62 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_tf.cli.output import Row, command, print_rows
-from airflow_tf.cli.planning import Planner
+from airflow_tf.cli.planning import Planner, space_problems
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.settings import Settings
 from airflow_tf.core.sweep import trial_name
 from airflow_tf.core.units import format_bytes
 from airflow_tf.hooks.settings import load_settings
-from airflow_tf.pipeline.declaration import load_declaration
+from airflow_tf.pipeline.declaration import Loaded, load_declaration
+from airflow_tf.pipeline.timetables import ASSETS, TIMETABLE
 
 
 @command
 def plan(args: Namespace) -> None:
     """Show the plan; exit code 1 if a run would fail."""
     loaded, settings, conf = load_declaration(Path(args.file)), load_settings(), _conf(args.conf)
-    row = Planner(loaded, settings, conf).plan()
-    if loaded.stages:
-        row["stages"] = {stage.name: Planner(stage.loaded, settings, conf).plan() for stage in loaded.stages}
-        for stage in loaded.stages:
-            row["stages"][stage.name]["starts_from"] = stage.starts_from
-        row["problems"] = [
-            problem | {"key": f"stages.{name}.{problem['key']}"}
-            for name, each in row["stages"].items()
-            for problem in each["problems"]
-        ]
+    row = plan_of(loaded, settings, conf)
     if args.output in {"json", "yaml"}:
         print_rows([row], args.output)
     else:
         print("\n".join(_lines(row)))  # noqa: T201
     if row["problems"]:
         raise SystemExit(1)
+
+
+def plan_of(loaded: Loaded, settings: Settings, given: Mapping[str, Any]) -> Row:
+    """Return the plan of a declaration; that of each stage is in ``stages``, the problems of all are in ``problems``.
+
+    :param given: values of params, as a run is triggered with.
+    """
+    whole = Planner(loaded, settings, given)
+    row, measured = whole.plan(), whole.measured
+    if loaded.stages:
+        planners = {stage.name: Planner(stage.loaded, settings, given) for stage in loaded.stages}
+        row["stages"] = {name: planner.plan() for name, planner in planners.items()}
+        for stage in loaded.stages:
+            row["stages"][stage.name]["starts_from"] = stage.starts_from
+        row["problems"] = list(_problems_of_stages(row["stages"]))
+        measured = {uri: found for planner in planners.values() for uri, found in planner.measured.items()}
+    row["problems"] += space_problems(measured, settings.cache_dir)
+    return row
+
+
+def _problems_of_stages(stages: Mapping[str, Row]) -> Iterator[Row]:
+    """Yield the problems of all stages with their keys in the file; those of params are the DAG's, told once."""
+    shared: list[Row] = []
+    for name, stage in stages.items():
+        for problem in stage["problems"]:
+            if not problem["key"].startswith("params."):
+                yield problem | {"key": f"stages.{name}.{problem['key']}"}
+            elif problem not in shared:
+                shared.append(problem)
+                yield problem
 
 
 def _conf(text: str | None) -> dict[str, Any]:
@@ -50,9 +73,7 @@ def _conf(text: str | None) -> dict[str, Any]:
 
 
 def _lines(row: Row) -> Iterator[str]:
-    when = row["schedule"]
-    shown = f"schedule {when}" if isinstance(when, str) else f"after {', '.join(when)}" if when else "no schedule"
-    yield f"DAG {row['dag_id']}, {shown}"
+    yield f"DAG {row['dag_id']}, {_schedule(row['schedule'])}"
     if row["params"]:
         yield f"  params: {json.dumps(row['params'])}"
     width = max(len(task["task"]) for task in row["tasks"])
@@ -71,6 +92,16 @@ def _lines(row: Row) -> Iterator[str]:
     yield from (f"  {each['key']}: {each['problem']}. {each['remedy']}".rstrip() for each in row["problems"])
     if not row["problems"]:
         yield "  none"
+
+
+def _schedule(when: str | list[str] | dict[str, Any] | None) -> str:
+    if isinstance(when, dict):
+        arguments = ", ".join(f"{key}={value}" for key, value in when.items() if key not in {TIMETABLE, ASSETS})
+        assets = f" or after {', '.join(when[ASSETS])}" if ASSETS in when else ""
+        return f"schedule {when[TIMETABLE]}{f' ({arguments})' if arguments else ''}{assets}"
+    if isinstance(when, str):
+        return f"schedule {when}"
+    return f"after {', '.join(when)}" if when else "no schedule"
 
 
 def _one_training(row: Row) -> Iterator[str]:

@@ -14,13 +14,14 @@ from airflow.sdk.exceptions import AirflowException
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from airflow_tf.cli.known_values import KnownValues
+from airflow_tf.cli.known_values import KnownValues, problem_row
 from airflow_tf.cli.output import Row
 from airflow_tf.core.cluster import Task, plan_roles, tasks
 from airflow_tf.core.devices import Device, DeviceRequest, Reading
 from airflow_tf.core.errors import AirflowTfError, DevicesNeverFitError
 from airflow_tf.core.identity import GangKey, readable
 from airflow_tf.core.ledger import Refused
+from airflow_tf.core.manifest import Measured
 from airflow_tf.core.matching import Offer, choose
 from airflow_tf.core.session_config import validate
 from airflow_tf.core.session_config.files import form_of, names_file, parse_text
@@ -55,6 +56,7 @@ class Planner:
     """Looks at everything that a run of one declaration needs.
 
     :param given: values of params, as a run is triggered with.
+    :ivar measured: what was found of each input whose URI is known.
     """
 
     def __init__(self, loaded: Loaded, settings: Settings, given: Mapping[str, Any]) -> None:
@@ -62,13 +64,12 @@ class Planner:
         self._dag = build_dag(loaded)
         self._values = KnownValues(self._dag, given)
         self._count = self._declaration.devices.count
-        self._idle_bytes = 0
+        self.measured: dict[str, Measured] = {}
 
     def plan(self) -> Row:
         """Return the plan as plain JSON; what would fail is in ``problems``, what only a run knows in ``later``."""
         declaration, train = self._declaration, self._declaration.train
         inputs = [self._input(name, spec) for name, spec in declaration.inputs.items()]
-        self._check_space(inputs)
         for missing in missing_functions(self._loaded):
             self._values.add_problem(format_path(missing.path), missing.what, missing.todo)
         request, readings = self._request()
@@ -101,13 +102,12 @@ class Planner:
     def _trials(self) -> list[dict[str, Any]]:
         """Return the arguments of every trial of a sweep, rendered as far as they are known."""
         trials = self._declaration.sweep.arguments if self._declaration.sweep else []
-        return [
-            self._values.render(trial, "sweep", {"index": number, "count": len(trials)})
-            for number, trial in enumerate(trials)
-        ]
+        return [self._values.render(trial, "sweep", self._replica(number)) for number, trial in enumerate(trials)]
 
     def _replica(self, number: int) -> dict[str, int]:
-        return {"index": number, "count": self._count}
+        """Return what a template knows of a replica; each trial of a sweep is one."""
+        sweep = self._declaration.sweep
+        return {"index": number, "count": len(sweep.arguments) if sweep else self._count}
 
     @contextlib.contextmanager
     def _noting(self, key: str) -> Iterator[None]:
@@ -133,24 +133,12 @@ class Planner:
                 uri, options=options, cache_dir=self._settings.cache_dir, require_success=spec.require_success
             )
             row |= {"files": found.files, "bytes": found.bytes, "cached_bytes": found.cached_bytes}
-            self._idle_bytes += found.idle_bytes
+            self.measured[uri] = found
             among = sharers_of(self._declaration)
             if spec.shard == "files" and found.files < among:
                 todo = "Write it as more files, use fewer replicas, or leave 'shard' out."
                 self._values.add_problem(key, f"{found.files} files cannot be shared by {among} replicas", todo)
         return row
-
-    def _check_space(self, inputs: list[Row]) -> None:
-        """Compare what is to be copied with the free space, and with what the cache can remove for it."""
-        needed = sum(row["bytes"] - row["cached_bytes"] for row in inputs if row["bytes"] is not None)
-        cache = self._settings.cache_dir
-        folder = next(path for path in (cache, *cache.parents) if path.exists())
-        free = shutil.disk_usage(folder).free
-        other = sum(entry.size for entry in removable(cache_entries(cache), math.inf)) - self._idle_bytes
-        if needed > free + max(other, 0):
-            what = f"{format_bytes(needed)} are to be copied, but {folder} has {format_bytes(free)} free"
-            what += f" and {format_bytes(other)} of the cache could go" if other > 0 else ""
-            self._values.add_problem("inputs", what, "Free space, or set [airflow_tf] home to a larger disk.")
 
     def _request(self) -> tuple[DeviceRequest, list[Reading]]:
         devices = self._declaration.devices
@@ -265,6 +253,22 @@ class Planner:
                 todo = "Publish one, give a URI, or set allow_from_scratch for the first run."
                 self._values.add_problem(key, f"there is no version below {base} to begin with", todo)
         return rendered
+
+
+def space_problems(measured: Mapping[str, Measured], cache: Path) -> Iterator[Row]:
+    """Compare what a run copies with the free space, and with what the cache can remove for it.
+
+    :param measured: all inputs of the run by their URIs: what several stages read is copied once.
+    """
+    needed = sum(each.bytes - each.cached_bytes for each in measured.values())
+    folder = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(folder).free
+    other = sum(entry.size for entry in removable(cache_entries(cache), math.inf))
+    other -= sum(each.idle_bytes for each in measured.values())
+    if needed > free + max(other, 0):
+        what = f"{format_bytes(needed)} are to be copied, but {folder} has {format_bytes(free)} free"
+        what += f" and {format_bytes(other)} of the cache could go" if other > 0 else ""
+        yield problem_row("inputs", what, "Free space, or set [airflow_tf] home to a larger disk.")
 
 
 def _tasks(dag: DAG) -> list[Row]:

@@ -16,7 +16,7 @@ from airflow_tf.core.units import parse_seconds
 from airflow_tf.pipeline.errors import suggest
 from airflow_tf.pipeline.fields import refuse
 
-TIMETABLE, _ASSETS, _CRONS = "timetable", "assets", "crons"
+TIMETABLE, ASSETS, _CRONS = "timetable", "assets", "crons"
 _UTC = "UTC"
 _OF_AIRFLOW = (
     "CronDataIntervalTimetable",
@@ -53,11 +53,11 @@ def to_timetable(value: Mapping[str, Any]) -> Any:  # noqa: ANN401  Airflow has 
     :raises PydanticCustomError: if there is no such timetable, or it does not take the arguments.
     """
     name = value.get(TIMETABLE)
-    arguments = {key: item for key, item in value.items() if key not in {TIMETABLE, _ASSETS}}
+    arguments = {key: item for key, item in value.items() if key not in {TIMETABLE, ASSETS}}
     made = _make(name, arguments)
-    if _ASSETS not in value:
+    if ASSETS not in value:
         return made
-    return AssetOrTimeSchedule(timetable=made, assets=to_assets(value[_ASSETS]))
+    return AssetOrTimeSchedule(timetable=made, assets=to_assets(value[ASSETS]))
 
 
 def to_assets(uris: Any) -> list[Asset]:  # noqa: ANN401  any YAML value

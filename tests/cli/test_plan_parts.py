@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 SWEEP = """dag_id: x
@@ -53,3 +55,51 @@ def test_each_stage_has_its_plan_and_its_problems(shown):
     assert row["stages"]["second"]["starts_from"] == "first"
     assert len(row["stages"]["second"]["train"]["replicas"]) == 2
     assert [problem["key"] for problem in row["problems"]] == ["stages.first.train.python"]
+
+
+def test_a_trial_knows_how_many_there_are(shown):
+    _, row, _ = shown(SWEEP.replace("train.py}", "train.py, arguments: {of: '{{ replica.count }}'}}"))
+    assert row["train"]["arguments"] == {"of": "2"}
+
+
+def test_a_param_without_a_value_is_a_problem_of_the_dag_told_once(shown):
+    _, row, _ = shown(STAGES.replace("stages:", "params: {epochs: {type: integer}}\nstages:"))
+    assert [problem["key"] for problem in row["problems"]] == ["params.epochs", "stages.first.train.python"]
+
+
+def test_the_space_must_do_for_the_inputs_of_all_stages_and_what_they_share_is_copied_once(
+    shown, tmp_path, monkeypatch
+):
+    for name in ("shared", "own"):
+        (tmp_path / name).write_bytes(b"1,2\n" * 100)
+    text = STAGES.replace("stages:", f"inputs: {{shared: 'file://{tmp_path}/shared'}}\nstages:").replace(
+        "python: no-such-interpreter}", f"api: auto}}, inputs: {{own: {{uri: 'file://{tmp_path}/own'}}}}"
+    )
+    free = SimpleNamespace(free=800)
+    monkeypatch.setattr("airflow_tf.cli.planning.shutil.disk_usage", lambda _path: free)
+    code, row, _ = shown(text)
+    assert (code, row["problems"]) == (0, [])
+    free.free = 799
+    _, row, _ = shown(text)
+    assert [problem["key"] for problem in row["problems"]] == ["inputs"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("null", "no schedule"),
+        ("'@daily'", "schedule @daily"),
+        ("['file:///a', 'file:///b']", "after file:///a, file:///b"),
+        (
+            "{timetable: DeltaTriggerTimetable, delta: 6h, interval: 1h}",
+            "schedule DeltaTriggerTimetable (delta=6h, interval=1h)",
+        ),
+        (
+            "{timetable: CronTriggerTimetable, expression: '0 4 * * *', assets: ['file:///a', 'file:///b']}",
+            "schedule CronTriggerTimetable (expression=0 4 * * *) or after file:///a, file:///b",
+        ),
+    ],
+)
+def test_when_runs_begin_is_said_in_words(shown, schedule, said):
+    text = shown(SWEEP.replace("devices:", f"schedule: {schedule}\ndevices:"))[2]
+    assert text.splitlines()[0] == f"DAG x, {said}"
