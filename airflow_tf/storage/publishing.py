@@ -85,7 +85,7 @@ class Publisher:
 
     def _point(self) -> None:
         base = Uri(self.uri.scheme, self.uri.authority, posixpath.dirname(self.uri.path))
-        Versions(base, self.files, self.patience).point()
+        Versions(base, self.files, self.patience, self.reporter.tick).point()
 
     def _remove_leftovers(self, but: str = "") -> None:
         """Remove what killed publishers of this destination left, except one with a newer fence."""

@@ -47,7 +47,7 @@ def _ask(reporter: Reporter) -> None:
 
 
 def _versions(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> Versions:
-    return Versions(uri, open_file_system(uri, options), patience_of(job, reporter))
+    return Versions(uri, open_file_system(uri, options), patience_of(job, reporter), reporter.tick)
 
 
 def _latest(job: dict[str, Any], uri: Uri, options: StorageOptions, reporter: Reporter) -> str | None:

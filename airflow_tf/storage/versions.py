@@ -51,26 +51,23 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions below ``uri``."""
+    """The versions below ``uri``, maybe thousands: ``tick`` is called for each one that is looked at or changed."""
 
     uri: Uri
     files: FileSystem
     patience: Patience
+    tick: Callable[[], None] = lambda: None
     wall_seconds: Callable[[], float] = time.time
 
     def all(self) -> list[Version]:
         """Return the whole versions, oldest first; a base that is not there has none."""
-        try:
-            names = [posixpath.basename(info.path) for info in self.files.list(self.uri.path) if info.is_dir]
-        except StorageNotFoundError:
-            return []
-        found = [self._look(name) for name in sorted(names) if _VERSION.match(name)]
+        found = [self._look(name) for name in self._names()]
         return [version for version in found if version is not None]
 
     def latest(self) -> str | None:
         """Return the URI of the newest version that is not to be removed, None where there is none."""
-        names = [version.name for version in self.patience(self.all) if version.marked_at is None]
-        return self.uri.at(self._path(names[-1])) if names else None
+        name = self.patience(self._newest)
+        return None if name is None else self.uri.at(self._path(name))
 
     def point(self) -> None:
         """Let ``_latest`` name the newest version.
@@ -78,11 +75,8 @@ class Versions:
         :raises StorageError: if it cannot be written.
         """
         for _ in range(_MOST_LOOKS):
-            newest = self.patience(self.latest)
-            if newest is None:
-                return
-            name = posixpath.basename(newest)
-            if self.patience(self.pointer) == name:
+            name = self.patience(self._newest)
+            if name is None or self.patience(self.pointer) == name:
                 return
             self.patience(lambda text=name: self._write_pointer(text))  # type: ignore[misc]
 
@@ -136,7 +130,18 @@ class Versions:
             rows.append({"version": version.name, "result": result, "reason": reasons[version.name]})
         return rows
 
+    def _names(self) -> list[str]:
+        """Return the names of what may be versions, oldest first."""
+        names = [posixpath.basename(info.path) for info in self._children(self.uri.path) if info.is_dir]
+        return sorted(name for name in names if _VERSION.match(name))
+
+    def _newest(self) -> str | None:
+        """Look from the newest name backwards: mostly one look, however many versions there are."""
+        looks = (self._look(name) for name in reversed(self._names()))
+        return next((found.name for found in looks if found and found.marked_at is None), None)
+
     def _carry_out(self, version: Version, result: str) -> None:
+        self.tick()
         mark = posixpath.join(self._path(version.name), MARK)
         if result == "kept" and version.marked_at is not None:  # a rule keeps it now
             self.patience(lambda: self.files.delete(mark))
@@ -158,6 +163,7 @@ class Versions:
                 name, is_old = posixpath.basename(info.path), now - info.mtime_ms / 1000 > COPIES_SECONDS
                 if name.startswith(_REMOVING) or (is_old and is_unfinished(name)):
                     self.files.delete(info.path)
+                    self.tick()
 
     def _remove_copies(self, now: float) -> None:
         """Remove what was copied while runs trained that have not published: nothing of it has changed for long."""
@@ -172,12 +178,14 @@ class Versions:
         return [folder, *(each for child in deeper for each in self._below(child, levels - 1))]
 
     def _children(self, path: str) -> list[FileInfo]:
+        self.tick()
         try:
             return list(self.files.list(path))
         except StorageNotFoundError:
             return []
 
     def _look(self, name: str) -> Version | None:
+        self.tick()
         path = self._path(name)
         try:
             manifest = json.loads(read_all(self.files, posixpath.join(path, MANIFEST)))

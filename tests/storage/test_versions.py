@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from airflow_tf.storage import client
 from airflow_tf.storage.base import Uri, read_all
 from airflow_tf.storage.options import StorageOptions
 from airflow_tf.storage.progress import Patience
+from airflow_tf.storage.publishing import Publisher
 from airflow_tf.storage.versions import Versions
 from tests.storage.test_publish import Place, base_uri
 
@@ -118,6 +121,49 @@ def test_an_older_name_that_was_written_late_is_corrected(here: Place) -> None:
     fill(here, NAMES[:1])
     versions_of(here, Racing(here)).point()
     assert versions_of(here).pointer() == NAMES[4]
+
+
+class Counted:
+    """Counts the calls."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self.calls = place, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._place.files, name)
+
+
+def test_the_newest_is_found_without_a_look_at_all_the_others(here: Place) -> None:
+    fill(here, many := [f"v=2026010{day}T0000{second:02}Z-01" for day in range(1, 6) for second in range(20)])
+    here.files.write(f"{here.path}/{many[-1]}/_to_be_removed", [b""])
+    here.files.make_dirs(f"{here.path}/v=20270101T000000Z-01")  # being made by something else
+    versions_of(here, asked := Counted(here)).point()
+    assert versions_of(here).pointer() == many[-2]
+    assert asked.calls["list"] == 2  # to point, and to look again
+    assert sum(asked.calls.values()) < 40  # of 500
+
+
+def test_every_version_that_is_looked_at_or_changed_counts_as_progress(here: Place) -> None:
+    now, ticks = fill(here, NAMES), list[None]()
+    versions = replace(versions_of(here, now=now), tick=lambda: ticks.append(None))
+    versions.rows()
+    assert len(ticks) >= len(NAMES)
+    ticks.clear()
+    versions.prune(Keep(last=1), None)
+    assert len(ticks) >= 2 * len(NAMES)
+
+
+def test_publishers_tell_of_the_versions_that_they_look_at(here: Place, tmp_path: Path) -> None:
+    fill(here, NAMES)
+    for name in NAMES:
+        here.files.write(f"{here.path}/{name}/_to_be_removed", [b""])
+    manifest = PublishManifest(fence=1, digest="x", files={})
+    uri, ticks = Uri.parse(f"{here.base}/v=20250101T000000Z-01"), list[int]()
+    reporter = SimpleNamespace(note=str, expect=max, tick=lambda *_, **__: ticks.append(len(here.names())))
+    (tmp_path / "local").mkdir()
+    Publisher(uri, here.files, reporter, Patience(0.0, str), manifest).run(tmp_path / "local")
+    assert ticks.count(len(NAMES) + 1) > len(NAMES)  # when it has been renamed, and before `_latest` is written
 
 
 def test_what_no_rule_keeps_is_marked_first_and_removed_after_the_grace(place: Place) -> None:
