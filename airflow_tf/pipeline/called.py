@@ -19,6 +19,7 @@ from typing import Any
 from airflow.sdk import BaseNotifier
 from pydantic import ValidationInfo
 
+from airflow_tf.core.templates import has_template, render
 from airflow_tf.hooks.settings import callback_folders, callback_packages
 from airflow_tf.pipeline.errors import suggest
 from airflow_tf.pipeline.fields import refuse
@@ -28,33 +29,43 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True)
 class NamedCallback:
-    """What Airflow calls with the context. A notifier is made anew for each call, since it renders its own fields."""
+    """What Airflow calls with the context.
+
+    A notifier is made anew for each call, since it renders its own fields; a function's arguments are rendered here.
+    """
 
     name: str
     arguments: Mapping[str, Any]
 
     def __call__(self, context: Mapping[str, Any]) -> Any:  # noqa: ANN401  whatever the function returns
-        """Call it."""
+        """Call it.
+
+        :raises TemplateError: if a template of a function's arguments cannot be rendered.
+        """
         found, arguments = find_callback(self.name), copy.deepcopy(dict(self.arguments))
         if isinstance(found, type):
             return found(**arguments)(context)
-        return found(context, **arguments)
+        return found(context, **render(arguments, context, f"arguments of {self.name}"))
 
 
 def check_callback(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse a callback that does not take its arguments.
+    """Refuse a callback that does not take its arguments, or would not render a template among them.
 
     :raises PydanticCustomError: saying what it takes.
     """
-    found = find_callback(name)
+    found, rendered = find_callback(name), tuple(arguments)
     try:
         if isinstance(found, type):
-            found(**copy.deepcopy(dict(arguments)))
+            rendered = tuple(found(**copy.deepcopy(dict(arguments))).template_fields)
         else:
             inspect.signature(found).bind({}, **arguments)
     except Exception as error:
         todo = f"It is {name.rpartition('.')[2]}{inspect.signature(found)}."
         raise refuse(f"{name} does not take these arguments", str(error), todo) from error
+    for key, value in arguments.items():
+        if key not in rendered and has_template(value):
+            todo = f"It renders: {', '.join(rendered) or 'nothing'}."
+            raise refuse(f"{name} does not render templates in {key!r}", todo=todo)
 
 
 def check_name(name: str, info: ValidationInfo) -> str:

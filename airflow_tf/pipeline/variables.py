@@ -16,7 +16,9 @@ from airflow_tf.pipeline.errors import DataPath, suggest
 OWN = ("replica", "inputs")
 """What a training task adds to Airflow's own names."""
 
-_RENDERED = ("callbacks", "inputs", "devices", "train", "sweep", "evaluate", "approval", "checkpoints")
+_CALLBACKS = "callbacks"
+_LISTED = "Airflow's names may be used"
+_RENDERED = (_CALLBACKS, "inputs", "devices", "train", "sweep", "evaluate", "approval", "checkpoints")
 """Sections with values that are rendered when a task runs."""
 
 
@@ -45,12 +47,14 @@ def unknown_names(data: dict[str, Any], params: Collection[str] | None) -> list[
 
     :param params: names of the declared params; None where they are not known.
     """
-    known = sorted({*Context.__annotations__, *DEFAULT_NAMESPACE, *OWN})
     found = []
     for path, text in _templates({key: value for key, value in data.items() if key in _RENDERED}, ()):
-        for name in sorted(variables_of(text).difference(known)):
-            listed = "Airflow's names may be used, replica, and inputs.<name>."
-            found.append(Unknown(path, f"{name!r} is not defined", f"{suggest(name, known)} {listed}".strip()))
+        own, listed = (OWN, f"{_LISTED}, replica, and inputs.<name>.") if path[0] != _CALLBACKS else ((), f"{_LISTED}.")
+        known = sorted({*Context.__annotations__, *DEFAULT_NAMESPACE, *own})
+        found += [
+            Unknown(path, f"{name!r} is not defined", f"{suggest(name, known)} {listed}".strip())
+            for name in sorted(variables_of(text).difference(known))
+        ]
         for name in sorted(attributes_of(text, "params").difference(params)) if params is not None else ():
             todo = f"{suggest(name, sorted(params or ()))} Declare it under 'params'.".strip()
             found.append(Unknown(path, f"there is no param {name!r}", todo))

@@ -15,16 +15,17 @@ system = os.system
 SETTING = 3
 
 
-def page(context: Mapping[str, Any], urgent: bool = False) -> None:
+def page(context: Mapping[str, Any], urgent: object = False) -> None:
     CALLS.append((context["run_id"], urgent))
 
 
 class Told(BaseNotifier):
     template_fields = ("text",)
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, title: object = None) -> None:
         super().__init__()
         self.text = text
+        self.title = title
 
     def notify(self, context: Any) -> None:
         CALLS.append((context["run_id"], self.text))

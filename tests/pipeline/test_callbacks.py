@@ -10,6 +10,7 @@ from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_tf.core.errors import TemplateError
 from airflow_tf.pipeline import load_dag, load_declaration, load_task_group
 from airflow_tf.pipeline.called import find_callback
 from airflow_tf.pipeline.errors import InvalidDeclarationError
@@ -79,6 +80,27 @@ def test_a_notifier_renders_its_text_anew_for_each_call(tmp_path, calls):
     assert calls == [("a", "run a"), ("b", "run b")]
 
 
+def test_templates_in_a_functions_arguments_are_rendered_with_the_context(tmp_path, calls):
+    arguments = "{urgent: ['{{ run_id }} of {{ dag.dag_id }}', 3, {a: '{{ reason }}'}]}"
+    text = with_lines(f"callbacks: {{on_failure: {{call: {HERE}.page, arguments: {arguments}}}}}\n")
+    dag = load_dag(write(tmp_path, text))
+    [page] = dag.on_failure_callback
+    page({"run_id": "a", "dag": dag, "reason": "late"})
+    page({"run_id": "b", "dag": dag, "reason": "lost"})
+    assert calls == [("a", ["a of churn", 3, {"a": "late"}]), ("b", ["b of churn", 3, {"a": "lost"}])]
+
+
+def test_a_template_in_a_functions_arguments_reaches_no_more_than_the_sandbox_allows(tmp_path, calls):
+    text = with_lines(
+        f"callbacks: {{on_failure: {{call: {HERE}.page, arguments: {{urgent: '{{{{ dag.__class__ }}}}'}}}}}}\n"
+    )
+    dag = load_dag(write(tmp_path, text))
+    [page] = dag.on_failure_callback
+    with pytest.raises(TemplateError, match=r"arguments of tests\.pipeline\.callbacks\.page\.urgent"):
+        page({"run_id": "a", "dag": dag})
+    assert calls == []
+
+
 def test_in_a_group_the_callbacks_of_tasks_are_kept(tmp_path):
     text = with_lines(f"callbacks: {{on_failure: {HERE}.page, on_task_failure: {HERE}.page}}\n")
     with DAG("by_hand", schedule=None) as dag:
@@ -106,6 +128,9 @@ def test_in_a_group_the_callbacks_of_tasks_are_kept(tmp_path):
         (f"{{on_failure: {{call: {HERE}.page, args: {{}}}}}}", ':63: callbacks.on_failure[0].args: unknown key. Did you mean "arguments"?'),
         (f"{{on_failure: {{call: {HERE}.Told, arguments: {{text: '{{{{ x'}}}}}}", "malformed template"),
         (f"{{on_failure: {{call: {HERE}.Told, arguments: {{text: '{{{{ runid }}}}'}}}}}}", "'runid' is not defined. Did you mean \"run_id\"?"),
+        (f"{{on_failure: {{call: {HERE}.Told, arguments: {{text: x, title: ['{{{{ run_id }}}}']}}}}}}", f"arguments: {HERE}.Told does not render templates in 'title'. It renders: text."),
+        (f"{{on_task_retry: {{call: {HERE}.page, arguments: {{urgent: '{{{{ replica }}}}'}}}}}}", "'replica' is not defined. Airflow's names may be used."),
+        (f"{{on_task_retry: {{call: {HERE}.Told, arguments: {{text: '{{{{ inputs.train }}}}'}}}}}}", "'inputs' is not defined."),
         ("{on_failure: '{{ x }}'}", "callbacks.on_failure[0].call: a template is not allowed here"),
         ("{on_failure: null}", "callbacks.on_failure"),
     ],
