@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 import math
 import os
@@ -37,6 +38,13 @@ def version_name(run_after: dt.datetime, run: TaskRun) -> str:
     return f"v={stamp}-{digest(run.dag_id, run.run_id, length=8)}"
 
 
+def result_digest(
+    run: TaskRun, name: str, files: Mapping[str, Mapping[str, int]], evaluation: Mapping[str, Any]
+) -> str:
+    """Return what tells two results of a run apart, since an export or an evaluation may be corrected."""
+    return digest(run.dag_id, run.run_id, json.dumps([name, files, evaluation], sort_keys=True))
+
+
 def pull(ti: Any, from_task: str, evaluation_task: str | None) -> tuple[dict[str, Any], dict[str, Any] | None]:  # noqa: ANN401 (Airflow's own)
     """Return what the aggregation of this run left, and what the evaluation did, if there is one.
 
@@ -62,12 +70,13 @@ def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, 
                 "Add an evaluate section with a metric.",
             )
         return str(aggregated["chosen"])
-    scores = {name: evaluation["candidates"].get(name, {}) for name in candidates}
+    scores = _scores(aggregated, evaluation)
     metric = metric or _only_metric(scores)
     missing = [name for name, values in scores.items() if metric not in values]
     if missing:
         raise CheckpointError(f"the evaluation has no metric {metric!r} for {', '.join(missing)}")
-    finite = [name for name in candidates if _is_finite(scores[name][metric])]
+    values = {name: scores[name][metric] for name in candidates}
+    finite = {name: float(value) for name, value in values.items() if value is not None and math.isfinite(float(value))}
     if not finite:
         why = f"{metric!r} is finite for none of {', '.join(candidates)}"
         raise CheckpointError("no candidate can be chosen by the evaluation", why, "Look why the replicas diverged.")
@@ -77,11 +86,18 @@ def choose(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, 
     sign = 1.0 if mode == "min" else -1.0
     # The aggregate comes first: it is taken unless it is worse than the best replica.
     order = sorted(finite, key=lambda name: name != aggregated["chosen"])
-    return str(min(order, key=lambda name: sign * float(scores[name][metric])))
+    return str(min(order, key=lambda name: sign * finite[name]))
 
 
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(float(value))
+def deciding_metric(
+    aggregated: Mapping[str, Any], evaluation: Mapping[str, Any] | None, metric: str | None
+) -> str | None:
+    """Return the metric by which :func:`choose` decides: where none is named, the only one of the evaluation."""
+    return metric if metric or evaluation is None else _only_metric(_scores(aggregated, evaluation))
+
+
+def _scores(aggregated: Mapping[str, Any], evaluation: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    return {name: evaluation["candidates"].get(name, {}) for name in aggregated["candidates"]}
 
 
 def _only_metric(scores: Mapping[str, Mapping[str, float | None]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,8 +12,8 @@ from airflow.sdk import Asset, BaseOperator, Context
 from airflow_tf.core.checkpoint.average import NotFinite, Optimizer
 from airflow_tf.core.checkpoint.methods import AVERAGE, CHIEF, EMA, METHODS, SOUP, TOP_K
 from airflow_tf.core.cluster import GANG_STRATEGIES
-from airflow_tf.core.errors import CheckpointError, DeclarationError, PublishError, StorageError
-from airflow_tf.core.identity import RunFolders, digest
+from airflow_tf.core.errors import AirflowTfError, CheckpointError, DeclarationError, PublishError, StorageError
+from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.ledger import ReplicaRecord
 from airflow_tf.core.manifest import PublishManifest
 from airflow_tf.core.retention import Keep
@@ -32,7 +31,17 @@ from airflow_tf.hooks.telemetry import measured
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators import origin
 from airflow_tf.operators.aggregation import Aggregation, Choices, same_start
-from airflow_tf.operators.candidates import SAVED_MODEL, choose, collect, describe, fresh_folder, pull, version_name
+from airflow_tf.operators.candidates import (
+    SAVED_MODEL,
+    choose,
+    collect,
+    deciding_metric,
+    describe,
+    fresh_folder,
+    pull,
+    result_digest,
+    version_name,
+)
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.local_program import LocalProgram
 from airflow_tf.operators.sending import Sending
@@ -198,11 +207,6 @@ def _is_warm(dag: Any, task_id: str) -> bool | None:  # noqa: ANN401 (Airflow ex
     return True if initial and not argument_of(dag, task_id, "allow_from_scratch", None) else None
 
 
-def _digest(run: TaskRun, name: str, files: Mapping[str, Mapping[str, int]], evaluation: Mapping[str, Any]) -> str:
-    """Return what tells two results of a run apart, since an export or an evaluation may be corrected."""
-    return digest(run.dag_id, run.run_id, json.dumps([name, files, evaluation], sort_keys=True))
-
-
 class CheckpointPublishOperator(BaseOperator):
     """Publish one candidate atomically below a base: ``<destination>/v=<UTC>-<hash>`` with manifest and ``_SUCCESS``.
 
@@ -250,6 +254,7 @@ class CheckpointPublishOperator(BaseOperator):
         """Choose, collect the files, publish."""
         with measured("publish", context) as telemetry, airflow_errors():
             ti = context["ti"]
+            rules = None if self.keep is None else Keep(mode=self.mode, **self.keep)
             aggregated, evaluation = pull(ti, self.from_task, self.evaluation_task)
             name = choose(aggregated, evaluation, self.metric, self.mode)
             if evaluation is None and name in {AVERAGE, TOP_K}:
@@ -278,7 +283,7 @@ class CheckpointPublishOperator(BaseOperator):
             telemetry.tell(uri=uri, step=step, **finite)
             event = {"uri": uri, "step": step, "metrics": metrics, "digest": manifest.digest}
             self._announce(context, event | ({"saved_model": f"{uri}/{SAVED_MODEL}"} if exported else {}))
-            self._apply_retention()
+            self._apply_retention(rules, deciding_metric(aggregated, evaluation, self.metric))
             self._forget_copies(context["dag"], run, aggregated.get("train_task", "train"))
             return {
                 "uri": uri,
@@ -317,7 +322,7 @@ class CheckpointPublishOperator(BaseOperator):
         code = self.render_template(given["code"], context)
         return PublishManifest(
             fence=int(aggregated["fence"]),
-            digest=_digest(run, name, files, evaluation),
+            digest=result_digest(run, name, files, evaluation),
             files=files,
             edition=run.try_number,
             metrics=metrics,
@@ -353,20 +358,19 @@ class CheckpointPublishOperator(BaseOperator):
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra
 
-    def _apply_retention(self) -> None:
+    def _apply_retention(self, rules: Keep | None, metric: str | None) -> None:
         """Remove old versions; what cannot be removed now stays for the next run: the result is published."""
-        if self.keep is None:
+        if rules is None:
             return
-        rules = Keep(mode=self.mode, **self.keep)
         try:
             rows = prune_versions(
                 self.destination,
                 options=HdfsHook(self.hdfs_conn_id).storage_options(self.destination),
                 keep=rules,
-                metric=self.metric,
+                metric=metric,
                 on_progress=self.log.info,
             )
-        except StorageError as error:
+        except AirflowTfError as error:
             self.log.warning("old versions were not removed: %s", error)
             return
         for row in rows:

@@ -174,6 +174,26 @@ def test_old_versions_are_marked_when_no_rule_keeps_them(publish, base):
     assert [path.parent.name[:10] for path in base.glob("v=*/_to_be_removed")] == ["v=20260101"]
 
 
+def test_the_best_are_kept_by_the_metric_that_has_decided(publish, base):
+    for day, mae in ((1, 2.0), (2, 1.0), (3, 3.0), (4, 4.0)):
+        publish(day, keep={"best": 1}, evaluation={"candidates": {"average": {"mae": mae}}, "baselines": {}})
+    marked = {path.parent.name[:10] for path in base.glob("v=*/_to_be_removed")}
+    assert marked == {"v=20260101", "v=20260103"}
+
+
+def test_the_best_of_what_nothing_was_measured_of_are_told_and_do_not_fail_what_is_published(publish, base, capsys):
+    result, extra = publish(keep={"best": 1})
+    assert (base / Path(result["uri"]).name / "_SUCCESS").exists()
+    assert extra["uri"] == result["uri"]
+    assert "old versions were not removed: no version has the metric" in capsys.readouterr().out
+
+
+def test_rules_that_keep_nothing_are_refused_before_anything_is_published(publish, base):
+    with pytest.raises(AirflowFailException, match="everything would be removed"):
+        publish(keep={"last": 0})
+    assert not base.exists()
+
+
 def test_retention_that_fails_does_not_fail_what_is_published(publish, base, monkeypatch):
     def fail(*_arguments, **_options):
         raise module.StorageError("the name node is in safe mode")
