@@ -22,11 +22,18 @@ RARITIES = Prepared(f"""
         EXISTS (SELECT 1 FROM reservations WHERE gang_key = :of_gang AND is_void) AS has_void,
         EXISTS (SELECT 1 FROM queue) AS has_queue,
         (
-            EXISTS (SELECT 1 FROM devices WHERE barred_until_seconds > :now AND barred_epoch = :epoch)
-            OR EXISTS (SELECT 1 FROM hosts WHERE drained_why IS NOT NULL)
+            EXISTS (
+                SELECT 1 FROM devices
+                WHERE barred_until_seconds > :now AND barred_epoch = :epoch AND host_id || '' = :of_host
+            )
+            OR EXISTS (SELECT 1 FROM hosts WHERE host_id = :of_host AND drained_why IS NOT NULL)
         ) AS has_bars
 """)  # noqa: S608 (constants)
-"""What makes a claim other than most."""
+"""What makes a claim other than most.
+
+The host of a barred device is not compared as it is: by its index SQLite would look at all of a host's devices, while
+few are barred.
+"""
 
 HOSTS_AND_LOOKS = Prepared("""
     SELECT hosts.host_id, boot_id, name, hosts.seen_at, kind, digest, looks.seen_at AS looked_at

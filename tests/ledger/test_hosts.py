@@ -9,6 +9,7 @@ import pytest
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.core.ledger import Granted, Refused
 from airflow_tf.core.states import MemberState
+from airflow_tf.ledger import statements
 from airflow_tf.ledger.read import LedgerReader
 from tests.ledger.conftest import HOST, devices, request
 
@@ -69,3 +70,15 @@ def test_a_drain_outlives_the_place_that_it_was_said_of(ledger):
     ledger.drain(HOST.host_id, "alice", "new driver")
     ledger.register_host(REBOOTED, devices(4))
     assert [(row.host_id, bool(row.drained)) for row in LedgerReader(ledger).hosts()] == [(REBOOTED.host_id, True)]
+
+
+def test_what_is_barred_on_one_host_is_no_rarity_on_another(ledger, ask):
+    def has_bars():
+        steps = [statements.RARITIES.given(of_gang="", of_host=host.host_id) for host in (HOST, STRANGER)]
+        return [bool(rare.has_bars) for (rare,) in ledger._transactions.change(lambda work: work.run_all(*steps))]
+
+    ledger.register_host(STRANGER, devices(4))
+    ledger.bar(ask(HOST).members[0], ["cpu-0"], "locked")
+    assert has_bars() == [True, False]
+    ledger.drain(STRANGER.host_id, "alice", "new driver")
+    assert has_bars() == [True, True]
