@@ -66,8 +66,10 @@ def build_dag(loaded: Loaded) -> DAG:
         tags=declaration.tags,
         params={name: to_param(value) for name, value in declaration.params.items()},
         doc_md=as_markdown(loaded.document.text),
+        auto_register=False,  # Airflow must not find half a DAG where building the rest fails
     ) as dag:
         add_tasks(loaded, dag, dag.task_group)
+        dag.auto_register = True
     return dag
 
 

@@ -213,10 +213,12 @@ Code = Annotated[str, Field(min_length=1), AfterValidator(_code)]
 Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
 RunUri = Annotated[Templated, AfterValidator(check_uri)]
 StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(check_uri)]
+Tag = Annotated[str, Field(min_length=1, max_length=100), ReadAtParse]
 DagId = Annotated[Text, name(r"[A-Za-z0-9_.-]{1,250}", "a DAG id")]
-STAGE_NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
+STAGE_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,79}"
+"""Short enough for the ids of tasks, which Airflow allows 250 characters: ``<group>.<stage>.stage.<input>``."""
 StageName = Annotated[str, name(STAGE_NAME, "the name of a stage")]
-InputName = Annotated[str, name(r"[A-Za-z][A-Za-z0-9_]*", "the name of an input")]
+InputName = Annotated[str, name(r"[A-Za-z][A-Za-z0-9_]{0,79}", "the name of an input")]
 ArgumentName = Annotated[str, name(r"[A-Za-z_][A-Za-z0-9_.-]*", "the name of an argument")]
 Arguments = dict[ArgumentName, Plain]
 Grid = dict[ArgumentName, Annotated[list[Plain], Field(min_length=1)]]

@@ -46,6 +46,7 @@ from airflow_tf.pipeline.fields import (
     Span,
     StageName,
     StaticUri,
+    Tag,
     Templated,
     Text,
     Version,
@@ -304,7 +305,7 @@ class Declaration(Spec):
     retry_delay: Duration | None = None
     callbacks: CallbacksSpec = CallbacksSpec()
     description: Text | None = None
-    tags: list[Text] = []
+    tags: list[Tag] = []
     params: dict[ParamName, ParamValue] = {}
     hdfs_conn_id: Text | None = None
     inputs: dict[InputName, InputSpec] = {}

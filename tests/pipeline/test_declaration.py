@@ -133,6 +133,8 @@ UNKNOWN_IN_TRAIN = (
         (with_lines("version: '1'\n"), "28:1: version: '1' is no known version"),
         (with_lines("version: true\n"), "28:1: version: True is no known version"),
         (with_lines("tags: x\n"), "28:1: tags: 'x' is wrong: input should be a valid list"),
+        (with_lines(f"tags: [{'a' * 101}]\n"), "aaa' is wrong: string should have at most 100 characters"),
+        (changed("  holdout:", f"  {'h' * 81}:"), "hhh' cannot be the name of an input"),
         (with_lines("tags: [a, 1]\n"), "28:11: tags[1]: 1 is wrong: input should be a valid string"),
         (VALID.partition("checkpoints:")[0] + "checkpoints:\n", "25:1: checkpoints: null is not a mapping. Write keys with values below it."),
         (changed("{allow_growth: true}", "{per_process_gpu_memory_fraction: 1.5}"), "19:19: train.session_config.gpu_options.per_process_gpu_memory_fraction: 1.5 is more than the whole device"),

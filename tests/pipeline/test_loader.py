@@ -55,6 +55,25 @@ def test_a_placeholder_shows_the_errors_and_fails_with_them(tmp_path):
         task.execute({})
 
 
+def test_a_dag_whose_building_fails_is_not_registered_beside_its_placeholder(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no task after the first")
+
+    monkeypatch.setattr("airflow_tf.pipeline.build._reserve", fail)
+    write(tmp_path, named("half"), "file.tf.yaml")
+    (tmp_path / "loader.py").write_text(FOLDER_LOADER)
+    bag = DagBag(str(tmp_path), bundle_name="test")
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == ["file"]
+
+
+def test_a_dag_that_a_file_only_builds_is_registered(tmp_path):
+    file = write(tmp_path)
+    lines = "from pathlib import Path\nfrom airflow_tf.pipeline import load_dag  # airflow dag\n\n"
+    (tmp_path / "loader.py").write_text(f"{lines}load_dag(Path({str(file)!r}))\n")
+    assert sorted(DagBag(str(tmp_path), bundle_name="test").dags) == ["churn"]
+
+
 @pytest.mark.parametrize("text", ["", "a: [", b"\xff\xfea", "- x", "dag_id: 3"], ids=repr)
 def test_no_file_is_too_broken_for_a_placeholder(tmp_path, text):
     write(tmp_path, text, "bad file.tf.yaml")

@@ -137,6 +137,7 @@ def test_all_replicas_of_stages_that_train_side_by_side_may_run_at_once(tmp_path
         ("{count: 2}", "{count: two}", "11:15: stages.pretrain.devices.count: 'two' is wrong"),
         ("kind: cpu", "kind: cpuu", "2:11: devices.kind: 'cpuu' is wrong"),
         ("dag_id: x", "dag_id: x y", "1:1: dag_id: 'x y' cannot be a DAG id"),
+        ("  look:", f"  {'l' * 81}:", f"13:3: stages.{'l' * 81}: '{'l' * 81}' cannot be the name of a stage"),
         ("  look:", "  lo ok:", "13:3: stages.lo ok: 'lo ok' cannot be the name of a stage"),
         ("{rate: 0.1}", "{rate: '{{ parms.x }}'}", "8:25: stages.finetune.train.arguments.rate: 'parms' is not defined"),
     ],
