@@ -12,12 +12,14 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from airflow_tf.core.session_config.parsing import config_descriptor
 from airflow_tf.core.session_config.roles import ROLE_KEYS
+from airflow_tf.pipeline.extends import KEY as EXTENDS
 from airflow_tf.pipeline.models import Declaration, StageSpec
-from airflow_tf.pipeline.stages import KEY
+from airflow_tf.pipeline.stages import KEY, LINKS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SECTIONS = [name for name in StageSpec.model_fields if name in Declaration.model_fields]
 _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
+_NULL = {"type": "null"}
 _TEMPLATE = {"type": "string", "pattern": r"\{[{%#]"}
 _NUMBERS = {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}
 _INTEGERS = {
@@ -39,44 +41,78 @@ def declaration_schema() -> dict[str, Any]:
     for name, part in {"Declaration": schema, **definitions}.items():
         for key, text in meanings()[name].items():
             part["properties"][key]["description"] = _LINK.sub(r"\1", text)
-    inputs = schema["properties"]["inputs"]
-    inputs["additionalProperties"] = {"anyOf": [{"type": "string", "minLength": 1}, inputs["additionalProperties"]]}
+    for inputs in (schema["properties"]["inputs"], definitions["StageSpec"]["properties"]["inputs"]["anyOf"][0]):
+        inputs["additionalProperties"] = {"anyOf": [{"type": "string", "minLength": 1}, inputs["additionalProperties"]]}
     _allow_single_callbacks(definitions)
+    _allow_what_is_laid_over(schema, definitions)
     fields = _fields(config_descriptor(), definitions)
-    part = {"type": "object", "additionalProperties": False, "properties": fields}
+    part = {"type": ["object", "null"], "additionalProperties": False, "properties": fields}
     definitions["TrainSpec"]["properties"]["session_config"] |= {
         "additionalProperties": False,
         "properties": fields | dict.fromkeys(ROLE_KEYS, part),
     }
-    _allow_stages(schema, definitions)
     return {"$schema": DRAFT, **_without_titles(schema), "title": "airflow_tf declaration"}
 
 
-def _allow_stages(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Require only of a declaration without stages what a stage may add to the top, or leave to it."""
-    required = {name: _take_required(schema["properties"][name], definitions, {}) for name in _SECTIONS}
-    schema["required"] = [key for key in schema["required"] if key not in _SECTIONS]
-    properties = {name: part for name, part in required.items() if part}
-    schema["if"], schema["else"] = {"required": [KEY]}, {"required": ["train"], "properties": properties}
+def _allow_what_is_laid_over(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Ask only of a declaration that is whole for itself what it must have, and that nothing is null that must not be.
+
+    One that extends a file, and a stage, leave to what is below them what they do not have; null takes a key away.
+    """
+    strict = _loosen(schema, definitions, {})["properties"]
+    # A section of the top may lack what every stage adds.
+    sections = {name: strict.pop(name) for name in _SECTIONS if name in strict}
+    links = {name: rule for name, rule in strict[KEY]["additionalProperties"]["properties"].items() if name in LINKS}
+    strict[KEY] = {"additionalProperties": {"properties": links, "not": _NULL}}
+    of_one = {"required": ["train"], "properties": sections}
+    schema["if"] = {"required": [EXTENDS]}
+    schema["else"] = {"required": ["dag_id"], "properties": strict, "if": {"required": [KEY]}, "else": of_one}
 
 
-def _take_required(part: dict[str, Any], definitions: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """Take what is required out of a model in the schema, and return it as a schema of its own."""
+def _loosen(part: dict[str, Any], definitions: dict[str, Any], known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Require nothing in a part of the schema and allow null for every key; return what that took, as a schema.
+
+    :param known: what it took of the models that it has been to.
+    """
+    if "$ref" in part:
+        model = part["$ref"].rpartition("/")[2]
+        if model not in known:
+            known[model] = _loosen(definitions[model], definitions, known)
+        return dict(known[model])
+    strict: dict[str, Any] = {}
+    for branch in part.get("anyOf", ()):
+        strict |= _loosen(branch, definitions, known)
+    if "required" in part:
+        strict["required"] = part.pop("required")
+    if "properties" in part:
+        found = {key: _loosen_value(each, definitions, known) for key, each in part["properties"].items()}
+        strict["properties"] = {key: each for key, each in found.items() if each}
     if isinstance(part.get("additionalProperties"), dict):
-        found = _take_required(part["additionalProperties"], definitions, known)
-        return {"additionalProperties": found} if found else {}
-    models = [each["$ref"].rpartition("/")[2] for each in part.get("anyOf", [part]) if "$ref" in each]
-    if len(models) != 1 or models[0] not in meanings():
-        return {}
-    if models[0] not in known:
-        model = definitions[models[0]]
-        nested = {key: _take_required(each, definitions, known) for key, each in model["properties"].items()}
-        found = {
-            "required": model.pop("required", []),
-            "properties": {key: each for key, each in nested.items() if each},
-        }
-        known[models[0]] = {key: each for key, each in found.items() if each}
-    return dict(known[models[0]])
+        strict["additionalProperties"] = _loosen_value(part["additionalProperties"], definitions, known)
+    if isinstance(part.get("items"), dict):
+        strict["items"] = _loosen(part["items"], definitions, known)
+    return {keyword: rule for keyword, rule in strict.items() if rule}
+
+
+def _loosen_value(
+    part: dict[str, Any], definitions: dict[str, Any], known: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Loosen what a key stands for."""
+    takes_null = _NULL in part.get("anyOf", ()) or not part.keys() & {"type", "anyOf", "const", "$ref"}
+    strict = _loosen(part, definitions, known)
+    if takes_null:
+        return strict
+    if "anyOf" in part:
+        part["anyOf"] = [*part["anyOf"], _NULL]
+    elif "const" in part:
+        part["enum"] = [part.pop("const"), None]
+    else:
+        target = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        types = target["type"] if isinstance(target["type"], list) else [target["type"]]
+        target["type"] = list(dict.fromkeys([*types, "null"]))
+        if "enum" in target:
+            target["enum"] = [*target["enum"], None]
+    return strict | {"not": _NULL}
 
 
 def _allow_single_callbacks(definitions: dict[str, Any]) -> None:
@@ -102,9 +138,9 @@ def _fields(message: Descriptor, definitions: dict[str, Any]) -> dict[str, Any]:
 def _field(field: FieldDescriptor, definitions: dict[str, Any]) -> dict[str, Any]:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         value = field.message_type.fields_by_name["value"]
-        return {"type": "object", "additionalProperties": _single(value, definitions)}
+        return {"type": ["object", "null"], "additionalProperties": _single(value, definitions)}
     if field.is_repeated:
-        return {"anyOf": [{"type": "array", "items": _single(field, definitions)}, _TEMPLATE]}
+        return {"anyOf": [{"type": "array", "items": _single(field, definitions)}, _TEMPLATE, _NULL]}
     return _single(field, definitions)
 
 
@@ -113,19 +149,19 @@ def _single(field: FieldDescriptor, definitions: dict[str, Any]) -> dict[str, An
         return _message(field.message_type, definitions)
     if field.enum_type is not None:
         names = [value.name for value in field.enum_type.values]
-        return {"anyOf": [{"enum": names}, {"type": "integer"}, _TEMPLATE]}
+        return {"anyOf": [{"enum": names}, {"type": "integer"}, _TEMPLATE, _NULL]}
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
-        return {"anyOf": [{"type": "boolean"}, _TEMPLATE]}
+        return {"anyOf": [{"type": "boolean"}, _TEMPLATE, _NULL]}
     if field.cpp_type in _INTEGERS:
-        return {"anyOf": [{"type": "integer"}, _TEMPLATE]}
+        return {"anyOf": [{"type": "integer"}, _TEMPLATE, _NULL]}
     if field.cpp_type in _NUMBERS:
-        return {"anyOf": [{"type": "number"}, _TEMPLATE]}
-    return {"type": "string"}
+        return {"anyOf": [{"type": "number"}, _TEMPLATE, _NULL]}
+    return {"type": ["string", "null"]}
 
 
 def _message(message: Descriptor, definitions: dict[str, Any]) -> dict[str, Any]:
     if message.full_name not in definitions:
-        definitions[message.full_name] = made = {"type": "object", "additionalProperties": False}
+        definitions[message.full_name] = made = {"type": ["object", "null"], "additionalProperties": False}
         made["properties"] = _fields(message, definitions)
     return {"$ref": f"#/$defs/{message.full_name}"}
 

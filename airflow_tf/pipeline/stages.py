@@ -19,7 +19,7 @@ from airflow_tf.pipeline.yaml_reader import Document
 KEY = "stages"
 
 NAME = re.compile(STAGE_NAME)
-_LINKS = ("after", "starts_from")
+LINKS = ("after", "starts_from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ def split(document: Document) -> tuple[list[StagePart], list[Problem]]:
             continue
         links = StageSpec()
         try:
-            links = StageSpec.model_validate({key: stage[key] for key in _LINKS if key in stage})
+            links = StageSpec.model_validate({key: stage[key] for key in LINKS if key in stage})
         except ValidationError as error:
             problems += [
                 replace(each, path=(*where, *each.path), position=document.locate((*where, *each.path)))
                 for each in problems_of(error, StageSpec, lambda _: Position(1, 1))
             ]
         problems += _unknown_keys(document, name, stage)
-        own = {key: value for key, value in stage.items() if key in StageSpec.model_fields and key not in _LINKS}
+        own = {key: value for key, value in stage.items() if key in StageSpec.model_fields and key not in LINKS}
         merged, kept = lay_over(top, own)
         mine = {path[2:]: at for path, at in document.positions.items() if path[:2] == where and path[2:3] != ()}
         at_stage: dict[DataPath, Position] = {(): document.locate(where)}
