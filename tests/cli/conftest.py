@@ -63,6 +63,7 @@ def airflow_tf(installation, capsys):
     def run(*words):
         code = 0
         args = get_parser().parse_args(["tf", *map(str, words)])
+        capsys.readouterr()  # Airflow's logs of what fixtures did, where nothing was imported before
         try:
             args.func(args)
         except SystemExit as error:
