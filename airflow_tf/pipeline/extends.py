@@ -52,8 +52,8 @@ def _read_extended(document: Document, above: tuple[Path, ...]) -> Document:
 def _refusal(named: Any, folder: Path, files: tuple[Path, ...]) -> tuple[str, str, str] | None:  # noqa: ANN401
     """Say what is wrong with a file to extend, why, and what to do; None if nothing is."""
     todo = "Give a file relative to this one."
-    if isinstance(named, str) and (Path(named).is_absolute() or ".." in Path(named).parts):
-        return f"{named!r} is not beside this file or below it", "a declaration is read from its own folder only", todo
+    if isinstance(named, str) and not is_beside(folder, named):
+        return not_beside(named)
     if not isinstance(named, str) or not (folder / named).is_file():
         return f"there is no file {named!r}", "", todo
     if (folder / named).absolute() in files:
@@ -61,6 +61,22 @@ def _refusal(named: Any, folder: Path, files: tuple[Path, ...]) -> tuple[str, st
     if len(files) >= _MOST_FILES:
         return f"more than {_MOST_FILES} files extend each other", "", "Write the keys into fewer files."
     return None
+
+
+def is_beside(folder: Path, named: str) -> bool:
+    """Tell whether a file that a declaration in ``folder`` names is there or below, also where links lead to."""
+    if Path(named).is_absolute() or ".." in Path(named).parts:
+        return False
+    try:
+        return (folder / named).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # links in a circle; a name that no file can have
+        return False
+
+
+def not_beside(named: str) -> tuple[str, str, str]:
+    """Return what to say of a file that is not, why, and what to do: else a declaration could show any file."""
+    what = f"{named!r} is not beside this file or below it"
+    return what, "a declaration is read from its own folder only", "Give a file relative to this one."
 
 
 def _in(file: Path, position: Position) -> Position:

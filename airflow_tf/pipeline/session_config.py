@@ -15,6 +15,7 @@ from airflow_tf.core.session_config.types import WHOLE_PERCENT, ConfigContext, P
 from airflow_tf.core.session_config.validation import judge
 from airflow_tf.core.templates import check_syntax, is_template, without_templates
 from airflow_tf.core.units import parse_share
+from airflow_tf.pipeline.extends import is_beside, not_beside
 from airflow_tf.pipeline.fields import check_templates, refuse
 
 FILE_PATTERN = r"^[^{\n]+\.(ya?ml|json|pbtxt|textproto|prototxt|j2|jinja2?)$"
@@ -44,7 +45,10 @@ def _check(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401  any YAML v
             "Write fields, or a file relative to this one: .yaml, .json or .pbtxt, or one of these with .j2 after it."
         )
         raise refuse(f"{value!r} names no file with a session config", todo=todo)
-    file = (info.context or {}).get("folder", Path()) / value
+    folder = (info.context or {}).get("folder", Path())
+    file = folder / value
+    if not is_beside(folder, value):
+        raise refuse(*not_beside(value))
     if not file.is_file():
         raise refuse(f"no file {value!r}", f"there is no file {file}", "Give a file relative to this one.")
     return str(file.absolute())
@@ -69,6 +73,8 @@ def findings(data: dict[str, Any], folder: Path) -> list[Finding]:
     context = _context(train, devices if isinstance(devices, dict) else {})
     if not names_file(given):
         return [Finding(one.path, one.why, one.todo) for one in _judged(given, context)]
+    if not is_beside(folder, given):  # is told where its name is
+        return []
     try:
         config = read_literal(folder / given)
     except DeclarationError as error:

@@ -121,3 +121,12 @@ def test_what_extends_nothing_is_read_as_it_is(folder):
     document = read_declaration(folder("dag_id: x\ntrain: {entrypoint: train.py}\n"))
     assert document.data == {"dag_id": "x", "train": {"entrypoint": "train.py"}}
     assert document.positions["train", "entrypoint"].file is None
+
+
+def test_a_link_to_a_file_elsewhere_is_refused(folder, tmp_path_factory):
+    secret = tmp_path_factory.mktemp("elsewhere") / "base.yaml"
+    secret.write_text(BASE)
+    file = folder(OWN.replace("base.yaml", "link.yaml"))
+    (file.parent / "link.yaml").symlink_to(secret)
+    [problem] = problems(file)
+    assert problem.startswith("churn.tf.yaml:1:1: extends: 'link.yaml' is not beside this file or below it")

@@ -64,3 +64,27 @@ def test_what_is_wrong_with_a_file_is_told_with_both_files(
     (problem,) = caught.value.problems
     assert "churn.tf.yaml:17:3: train.session_config: " in str(caught.value)
     assert said in problem.message
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.yaml", "{elsewhere}/secret.yaml", "link.yaml", "below/secret.yaml", "circle.yaml", '"\\0.yaml"']
+)
+def test_a_file_elsewhere_is_refused_and_not_read(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    (tmp_path / "secret.yaml").write_text("password: hunter2")
+    (folder / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    (folder / "below").symlink_to(tmp_path)
+    (folder / "circle.yaml").symlink_to("circle.yaml")
+    with pytest.raises(InvalidDeclarationError) as caught:
+        load_declaration(declared(folder, name.format(elsewhere=tmp_path), None))
+    (problem,) = caught.value.problems
+    assert "is not beside this file or below it: a declaration is read from its own folder only" in problem.message
+    assert "password" not in str(caught.value)
+
+
+def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "..data" / "a.yaml").write_text("allow_soft_placement: true")
+    (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
+    load_declaration(declared(tmp_path, "a.yaml", None))
