@@ -27,13 +27,13 @@ def build_task_group(loaded: Loaded, group_id: str | None = None, **kwargs: Any)
     What concerns a DAG as a whole (``schedule``, ``start_date``, ``catchup``, ``max_active_runs``, ``tags``, callbacks
     of the run) is the business of the DAG that the group is in. Params that the declaration has become the DAG's.
 
-    :param group_id: of the group, by default the declaration's ``dag_id``.
+    :param group_id: of the group, by default the declaration's ``dag_id``, its dots as underscores.
     :param kwargs: more for :class:`airflow.sdk.TaskGroup`.
     :raises DeclarationError: if the DAG has another param of the same name.
     """
     declaration = loaded.declaration
     given = {"default_args": task_defaults(declaration), "doc_md": as_markdown(loaded.document.text)} | kwargs
-    with TaskGroup(group_id or declaration.dag_id, **given) as group:
+    with TaskGroup(group_id or declaration.dag_id.replace(".", "_"), **given) as group:
         _add_params(group.dag, loaded)
         add_tasks(loaded, group.dag, group)
     return group

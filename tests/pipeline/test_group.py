@@ -46,6 +46,12 @@ def test_a_group_is_a_step_of_the_dag_that_it_is_in(tmp_path):
     assert dag.get_task("churn.publish").downstream_task_ids == {"after"}
 
 
+def test_dots_of_the_dag_id_become_underscores_since_groups_have_none(tmp_path):
+    with DAG("by_hand", schedule=None) as dag:
+        load_task_group(write(tmp_path, changed("dag_id: churn", "dag_id: team.churn.v2")))
+    assert dag.get_task("team_churn_v2.publish").from_task == "team_churn_v2.aggregate_checkpoints"
+
+
 def test_two_groups_of_one_dag_share_nothing(tmp_path):
     loaded = load_declaration(write(tmp_path))
     with DAG("by_hand", schedule=None) as dag, TaskGroup("outer"):
