@@ -31,6 +31,8 @@ from airflow_tf.storage.options import StorageOptions
 from airflow_tf.supervisor.results import file_tail
 
 _LOWEST_PRIORITY = 19
+_FIRST_LOOK_SECONDS = 5.0
+"""Longest time between two looks before the first copy: a training may have saved just after one."""
 
 
 class Carrier:
@@ -175,7 +177,8 @@ def main() -> None:
         try:
             there = _saved(folder)
             if there != seen:  # else all of it would be read again to be verified
-                done, seen = copy_newest(folder, uri, options, done), there
+                done = copy_newest(folder, uri, options, done)
+                seen = there if done is not None else None  # none is complete yet
         except (AirflowTfError, OSError) as error:
             _log(f"not copied, tried again at the next look: {error}")
             if not has_failed:
@@ -183,7 +186,10 @@ def main() -> None:
             has_failed = True
         if has_ended:
             return
-        has_ended = bool(select.select([sys.stdin], [], [], job["every_seconds"])[0])
+        every_seconds = job["every_seconds"]
+        if done is None and not has_failed:
+            every_seconds = min(every_seconds, _FIRST_LOOK_SECONDS)
+        has_ended = bool(select.select([sys.stdin], [], [], every_seconds)[0])
 
 
 if __name__ == "__main__":

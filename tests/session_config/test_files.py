@@ -14,7 +14,7 @@ from jinja2.nativetypes import NativeEnvironment
 from airflow_tf.core.errors import SessionConfigError
 from airflow_tf.core.session_config.files import names_file
 from airflow_tf.operators.evaluate import CheckpointEvaluateOperator
-from airflow_tf.operators.launching import config_context
+from airflow_tf.operators.launching import LaunchingOperator, config_context
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
 YAML = """
@@ -47,7 +47,8 @@ def rendered(file: Path, environment: jinja2.Environment, replica: int = 0, **fi
     task.session_config = str(file) if file.is_absolute() else file.name
     task._variables = lambda _context, number: {"replica": {"index": number, "count": 3}, "inputs": {}}
     context: Any = {"params": {"threads": 3}, "dag": task.dag}
-    task._do_render_template_fields(task, TensorFlowTrainOperator.template_fields, context, environment, set())
+    fields_of_it = TensorFlowTrainOperator.template_fields
+    LaunchingOperator._do_render_template_fields(task, task, fields_of_it, context, environment, set())
     value = task._rendered_for(context, replica)["session_config"]
     devices = config_context(task.device_request(), [], "v1", task.strategy)
     return task._session_config(value, devices, context, replica).config
