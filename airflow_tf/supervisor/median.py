@@ -17,7 +17,7 @@ from airflow_tf.core.sweep import Curve, MedianRule, worse_than_median
 from airflow_tf.supervisor import results
 from airflow_tf.supervisor.attempt import Alarm, Attempt
 
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
