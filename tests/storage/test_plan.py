@@ -57,15 +57,15 @@ PATTERNS = st.lists(
 
 
 class Tree:
-    """A file system of files at these paths below ``/root``; what lies above a file is a folder."""
+    """A file system of files at these paths below ``/base``; what lies above a file is a folder."""
 
     def __init__(self, files: set[str]) -> None:
-        self._files = {f"/root/{name}" for name in files}
+        self._files = {f"/base/{name}" for name in files}
 
     def stat(self, path: str) -> FileInfo:
         if path in self._files:
             return FileInfo(path, 1, is_dir=False, mtime_ms=0)
-        if path == "/" or any(file.startswith(f"{path}/") for file in self._files) or path == "/root":
+        if path == "/" or any(file.startswith(f"{path}/") for file in self._files) or path == "/base":
             return FileInfo(path, 0, is_dir=True, mtime_ms=0)
         raise StorageNotFoundError(path)
 
@@ -80,15 +80,15 @@ def matches(path: str, pattern: list[str]) -> bool:
     """Tell by a regular expression, not segment by segment, whether a file is one of a glob, or below one."""
     parts = {"*": "[^/]*", "?": "[^/]", "[ab]": "[ab]", "[^a]*": "[^a/][^/]*", "a*": "a[^/]*", "{a,b}": "(a|b)"}
     parts["{day=*,x ?}"] = "(day=[^/]*|x [^/])"
-    return bool(re.fullmatch("/root/" + "/".join(parts.get(one, one) for one in pattern) + "(/.*)?", path))
+    return bool(re.fullmatch("/base/" + "/".join(parts.get(one, one) for one in pattern) + "(/.*)?", path))
 
 
 @given(TREES, PATTERNS)
 def test_a_glob_selects_what_it_matches_and_all_below_but_side_files(files: set[str], pattern: list[str]) -> None:
     files = {name for name in files if not any(other.startswith(f"{name}/") for other in files)}  # no file is a folder
-    matched = {f"/root/{name}" for name in files if matches(f"/root/{name}", pattern)}
+    matched = {f"/base/{name}" for name in files if matches(f"/base/{name}", pattern)}
     hidden = {path for path in matched if any(part.startswith(("_", ".")) for part in path.split("/"))}
-    uri = Uri.parse(f"hdfs://nn/root/{'/'.join(pattern)}")
+    uri = Uri.parse(f"hdfs://nn/base/{'/'.join(pattern)}")
     try:
         found = {info.path for info in select(Tree(files), uri, lambda: None).files.values()}  # type: ignore[arg-type]
     except StorageNotFoundError:
