@@ -1,7 +1,8 @@
-"""Quantities as people write them."""
+"""Quantities as people write them, and numbers as programs report them."""
 
 from __future__ import annotations
 
+import math
 import re
 
 from airflow_tf.core.errors import TemplateError
@@ -16,6 +17,14 @@ _ROUNDING_PERCENT = 1e-9  # 0.29 * 100 is 28.999…
 _PERCENT = re.compile(r"^\s*(\d{1,3})\s*%?\s*$")
 _WHOLE = re.compile(r"^\s*[+-]?\d+\s*$")
 _QUANTITY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+
+
+def is_finite(number: float) -> bool:
+    """Tell whether a number is one that a float can hold: no NaN, no infinity, no whole number beyond every float."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
 
 
 def parse_bytes(value: str | float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.core.ledger import Outcome
 from airflow_tf.core.session_config import ConfigContext, ValidatedConfig
 from airflow_tf.core.session_config.roles import common_part
+from airflow_tf.core.units import is_finite
 from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.replica import ReplicaOperator
 
@@ -76,8 +76,5 @@ def check_evaluation(data: Any) -> dict[str, Any]:  # noqa: ANN401 (whatever the
 def _number(value: Any) -> float | None:  # noqa: ANN401 (whatever the program wrote)
     if value is None:
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    number = value if isinstance(value, int) else float(value)
+    return float(number) if is_finite(number) else None

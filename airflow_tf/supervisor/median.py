@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,9 +107,8 @@ class CurveReader:
 
     def _point(self, line: bytes) -> Iterator[tuple[int, float]]:
         """Yield step and value of a line; NaN is one, a line without step and metric is not."""
-        # a program may write anything
-        with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            data = json.loads(line)
+        data = results.reported_values(line)
+        with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):
             yield int(data["step"]), float(data[self._metric])
 
 

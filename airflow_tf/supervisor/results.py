@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import logging
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.launch import EVALUATION_FILE, METRICS_FILE
 from airflow_tf.core.ledger import Outcome
+from airflow_tf.core.units import is_finite
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def read_metrics(folder: Path, *, earlier: Sequence[Path] = ()) -> dict[str, Any
 def _take_line(found: dict[str, Any], line: str) -> None:
     """Let one line's values take the place of earlier ones; a step that is not finite is none, and takes none away."""
     for key, value in _parse_metrics(line).items():
-        if _is_finite(value):
+        if is_finite(value):
             found[key] = value
         elif key != "step":
             found.pop(key, None)
@@ -144,27 +144,24 @@ def last_step(folder: Path) -> int | None:
     """Return the step that was reported last, from the end of the file: it is asked every few seconds."""
     for line in reversed(file_tail(folder / METRICS_FILE).splitlines()):
         step = _parse_metrics(line).get("step")
-        if step is not None and _is_finite(step):
+        if step is not None and is_finite(step):
             return int(step)
     return None
 
 
 def _parse_metrics(line: str) -> dict[str, float]:
-    """Return the numbers of a line, NaN and infinity among them; a program may write anything."""
+    """Return the numbers of a line, NaN and infinity among them."""
+    values = reported_values(line).items()
+    return {key: value for key, value in values if isinstance(value, int | float) and key != "time"}
+
+
+def reported_values(line: str | bytes) -> dict[str, Any]:
+    """Return what a line of the metrics file says, nothing if it is no object: a program may write anything."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(data, dict):
-        return {}
-    return {key: value for key, value in data.items() if isinstance(value, int | float) and key != "time"}
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond every float
-        return False
+    return data if isinstance(data, dict) else {}
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from airflow_tf.core.launch import METRICS_FILE
-from airflow_tf.supervisor.results import attempt_number
+from airflow_tf.core.units import is_finite
+from airflow_tf.supervisor.results import attempt_number, reported_values
 from airflow_tf.web.models import Curve
 
 READ_BYTES = 1 << 20
@@ -136,14 +134,8 @@ def _series(row: dict[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def _parse(line: bytes) -> dict[str, float]:
-    """Return the finite numbers of a line; a program may write anything."""
-    try:
-        data: Any = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(data, dict):
-        return {}
-    numbers = ((name, _finite(value)) for name, value in data.items())
+    """Return the finite numbers of a line."""
+    numbers = ((name, _finite(value)) for name, value in reported_values(line).items())
     return {name: number for name, number in numbers if number is not None}
 
 
@@ -151,8 +143,4 @@ def _finite(value: object) -> float | None:
     """Return what is a finite number, None for all else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    try:
-        number = float(value)
-    except OverflowError:  # a whole number beyond every float
-        return None
-    return number if math.isfinite(number) else None
+    return float(value) if is_finite(value) else None
