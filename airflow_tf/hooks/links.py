@@ -1,11 +1,13 @@
 """Buttons on a task's page: the pages where one looks on while it runs, and afterwards.
 
-Airflow asks for a link when a task has ended; so each is also stored under its key as soon as it is known.
+Airflow asks for a link when a task has ended; so each is also stored under its key as soon as it is known. It shows no
+button for an empty address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -13,7 +15,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
 from airflow_tf.core.identity import RunFolders
-from airflow_tf.hooks.settings import load_settings
+from airflow_tf.hooks.settings import link_address
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.globs import fixed_part
 
@@ -21,29 +23,20 @@ TRAINING_ROUTE = "tf-training-task"
 """Route of the plugin's page of a task instance."""
 
 
-class TaskLink(BaseOperatorLink):
-    """A link of which everything is known when the task begins."""
-
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401 (Airflow's own)
-        """Return the address, empty if there is none: Airflow shows no button then."""
-        raise NotImplementedError
-
-
-class TrainingLink(TaskLink):
+class TrainingLink(BaseOperatorLink):
     """The page of a replica: its attempts, curves, placement and session config."""
 
     name = "Training"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 (Airflow's own)
         """Return the address below that of Airflow's own pages."""
-        base = conf.get("api", "base_url", fallback="/").rstrip("/")
         parts = ["dags", ti_key.dag_id, "runs", ti_key.run_id, "tasks", ti_key.task_id]
         if ti_key.map_index is not None and ti_key.map_index >= 0:
             parts += ["mapped", str(ti_key.map_index)]
-        return "/".join([base, *(quote(part, safe="") for part in parts), "plugin", TRAINING_ROUTE])
+        return "/".join([_airflow_address(), *(quote(part, safe="") for part in parts), "plugin", TRAINING_ROUTE])
 
 
-class PlacementLink(TaskLink):
+class PlacementLink(BaseOperatorLink):
     """The placement report of a replica whose session config asks for one."""
 
     name = "Placement"
@@ -52,24 +45,22 @@ class PlacementLink(TaskLink):
         """Return its address in the plugin's interface; there is a report when an attempt has ended."""
         if "log_device_placement" not in str(operator.session_config):
             return ""
-        base = conf.get("api", "base_url", fallback="/").rstrip("/")
         asked = {"run_id": ti_key.run_id, "task_id": ti_key.task_id, "replica": operator.replica}
-        return f"{base}/airflow_tf/dags/{quote(ti_key.dag_id, safe='')}/placement?{urlencode(asked)}"
+        return f"{_airflow_address()}/airflow_tf/dags/{quote(ti_key.dag_id, safe='')}/placement?{urlencode(asked)}"
 
 
-class TensorBoardLink(TaskLink):
+class TensorBoardLink(BaseOperatorLink):
     """The installation's TensorBoard, where ``[airflow_tf] tensorboard_url`` names one."""
 
     name = "TensorBoard"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 (Airflow's own)
         """Return the option with what it asks for filled in."""
-        settings = load_settings()
-        folder = RunFolders(settings.home, ti_key.dag_id, ti_key.run_id).root.name
-        return filled(settings.tensorboard_url, dag_id=ti_key.dag_id, run_id=ti_key.run_id, folder=folder)
+        folder = RunFolders(Path(), ti_key.dag_id, ti_key.run_id).root.name
+        return filled(link_address("tensorboard_url"), dag_id=ti_key.dag_id, run_id=ti_key.run_id, folder=folder)
 
 
-class HdfsBrowserLink(TaskLink):
+class HdfsBrowserLink(BaseOperatorLink):
     """Where a NameNode, or another browser of files, shows what a task reads or writes."""
 
     name = "HDFS"
@@ -79,7 +70,11 @@ class HdfsBrowserLink(TaskLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 (Airflow's own)
         """Return the address of the folder; of WebHDFS it is known without an option."""
-        return browser_address(str(getattr(operator, self.field)), load_settings().hdfs_browser_url)
+        return browser_address(str(getattr(operator, self.field)), link_address("hdfs_browser_url"))
+
+
+def _airflow_address() -> str:
+    return conf.get("api", "base_url", fallback="/").rstrip("/")
 
 
 def browser_address(uri: str, option: str) -> str:

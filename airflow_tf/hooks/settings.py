@@ -37,8 +37,8 @@ def load_settings() -> Settings:
         retention_seconds=parse_seconds(conf.get(SECTION, "retention_seconds", fallback="") or "30d"),
         output_bytes=_output_bytes(conf.get(SECTION, "output_bytes", fallback="") or "1GiB"),
         own_scope=_own_scope(conf.get(SECTION, "own_scope", fallback="") or "auto"),
-        tensorboard_url=_address("tensorboard_url"),
-        hdfs_browser_url=_address("hdfs_browser_url"),
+        tensorboard_url=link_address("tensorboard_url"),
+        hdfs_browser_url=link_address("hdfs_browser_url"),
         callbacks=callback_packages(),
     )
 
@@ -78,8 +78,11 @@ def _own_scope(text: str) -> str:
     return text
 
 
-def _address(option: str) -> str:
-    """Read the address of a link: a link of another scheme could be a script."""
+def link_address(option: str) -> str:
+    """Read the address of a link alone: each task asks for some, and the ledger's URL may be a command's output.
+
+    :raises DeclarationError: if it has another scheme: a link could be a script.
+    """
     text = conf.get(SECTION, option, fallback="").strip()
     if text and not text.startswith(("http://", "https://")):
         raise DeclarationError(f"[{SECTION}] {option} is {text!r}", todo="Give an address with http:// or https://.")
