@@ -25,13 +25,18 @@ ASYNC: dict[str, Any] = {
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("no_processes_left")]
 
 
-def start(make_gang: Callable[..., Gang]) -> list[Watch]:
+def start(make_gang: Callable[..., Gang], **environment: str) -> list[Watch]:
     gang = make_gang(count=4, start_method="zygote")
-    return [gang.start(PROGRAM, replica=number, **ASYNC) for number in range(4)]
+    return [gang.start(PROGRAM, replica=number, environment=environment, **ASYNC) for number in range(4)]
 
 
 def steps(chief: Watch) -> int:
     return "".join(chief.lines).count("/job:ps/")
+
+
+def steps_without_errors(chief: Watch) -> int:
+    """Return how often the chief has told its step since it last failed to reach a worker."""
+    return "".join(chief.lines).rpartition("Connection refused")[2].count("/job:ps/")
 
 
 def first_steps(chief: Watch) -> list[int]:
@@ -40,12 +45,13 @@ def first_steps(chief: Watch) -> list[int]:
 
 
 def test_a_killed_worker_rejoins_and_the_chief_finishes_with_it_alone(make_gang: Callable[..., Gang]) -> None:
-    chief, first, second, server = start(make_gang)
+    chief, first, second, server = start(make_gang, ROUNDS="120")
     assert "/job:ps/" in chief.line("step 60 "), "the server holds the variables"
     kill(int(first.line("pid ")), signal.SIGKILL)
     wait_for(lambda: "".join(first.lines).count("worker 0 serves the chief") == 2, "the worker serves again")
     seen = steps(chief)
-    wait_for(lambda: steps(chief) > seen + 3, "the chief has taken it back")
+    # While a worker is being taken back, the loss of another one may leave TensorFlow's chief waiting for ever.
+    wait_for(lambda: min(steps(chief) - seen, steps_without_errors(chief)) > 3, "the chief has taken it back")
     kill(int(second.line("pid ")), signal.SIGKILL)  # beyond the budget: the gang goes on without it
     assert chief.end(180).state is AttemptState.SUCCEEDED
     assert {watch.end().state for watch in (first, server)} == {AttemptState.SUCCEEDED}
