@@ -2,7 +2,8 @@
 
 Each run is a process of its own, measured from after the imports and a first DAG and asset, for which Airflow imports
 more: all DAGs of the folder, then the only one that Airflow wants when it starts a task. dag-factory is run where it is
-installed; its DAGs have the same operators and arguments. Memory is the peak of the process, imports included.
+installed; its DAGs have the same operators and arguments. Memory is the peak of the process, imports included. Last,
+all of the command ``airflow tf validate`` over the folder, beside the least that a command of Airflow takes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import yaml
@@ -101,6 +103,7 @@ def measure(folder: Path, count: int, turns: int) -> list[Row]:
     case = f"{count} declarations"
     ours, loop = pairs(turns, lambda: run(folder, count, _OURS), lambda: run(folder, count, _LOOP))
     one, _ = pairs(turns, lambda: run(folder, count, _OURS, f"parse_{count // 2}"), lambda: {"seconds": 0.0})
+    checked, version = pairs(turns, lambda: validate(folder, count), lambda: airflow(folder, "version"))
     has_factory = importlib.util.find_spec("dagfactory") is not None
     factory = pairs(turns, dict, lambda: run(folder, count, _FACTORY))[1] if has_factory else {}
     return [
@@ -109,6 +112,7 @@ def measure(folder: Path, count: int, turns: int) -> list[Row]:
         Row(case, "MB RSS", ours["MB RSS"], loop["MB RSS"], "Python loop", SHOWN),
         Row(case, "MB RSS", ours["MB RSS"], factory.get("MB RSS"), "dag-factory", "ratio <= 1"),
         Row(f"one of {count}", "ms", one["seconds"] * 1000, ours["seconds"] * 1000, "all of them", "ours <= 50"),
+        Row(f"{count} validated", "seconds", checked["seconds"], version["seconds"], "airflow version", "ratio <= 2.0"),
     ]
 
 
@@ -165,6 +169,25 @@ def run(folder: Path, count: int, way: tuple[str, str], wanted: str = "") -> dic
         raise RuntimeError(done.stderr)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
+
+
+def validate(folder: Path, count: int) -> dict[str, float]:
+    """Let the command validate all declarations."""
+    return airflow(folder, "tf", "validate", *(str(folder / f"parse_{number}.tf.yaml") for number in range(count)))
+
+
+def airflow(folder: Path, *words: str) -> dict[str, float]:
+    """Run a command of Airflow from start to end."""
+    command, environment = (
+        [sys.executable, "-m", "airflow", *words],
+        os.environ | {"AIRFLOW_HOME": str(folder / "home")},
+    )
+    began = time.perf_counter()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    return {"seconds": seconds}
 
 
 if __name__ == "__main__":

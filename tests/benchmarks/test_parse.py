@@ -16,5 +16,6 @@ def test_all_sides_make_the_dags_and_the_rows_are_complete(tmp_path: Path) -> No
         ("2 declarations", "MB RSS", "Python loop"),
         ("2 declarations", "MB RSS", "dag-factory"),
         ("one of 2", "ms", "all of them"),
+        ("2 validated", "seconds", "airflow version"),
     ]
     assert all(row.ours > 0 for row in rows)
