@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import math
 import re
@@ -20,6 +21,19 @@ _BOOLEANS = {"true": True, "false": False}
 
 # A sandbox, since values of a DAG run's configuration come from whoever may trigger the DAG.
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+
+
+def _of_moments(form: Callable[[dt.datetime], str]) -> Callable[[dt.datetime | None], str | None]:
+    return lambda moment: None if moment is None else form(moment)
+
+
+_ENVIRONMENT.filters |= {  # Airflow's own: templates that it renders are judged here, too
+    "ds": _of_moments(lambda moment: moment.strftime("%Y-%m-%d")),
+    "ds_nodash": _of_moments(lambda moment: moment.strftime("%Y%m%d")),
+    "ts": _of_moments(lambda moment: moment.isoformat()),
+    "ts_nodash": _of_moments(lambda moment: moment.strftime("%Y%m%dT%H%M%S")),
+    "ts_nodash_with_tz": _of_moments(lambda moment: moment.isoformat().replace("-", "").replace(":", "")),
+}
 
 
 def is_template(value: object) -> bool:
@@ -68,10 +82,10 @@ def _parse(text: str) -> nodes.Template:
 def check_syntax(text: str, path: str = "") -> None:
     """Parse the template ``text`` without rendering it.
 
-    :raises TemplateError: if it is not valid Jinja.
+    :raises TemplateError: if it is not valid Jinja, or uses a filter or a test that nobody defines.
     """
     try:
-        _parse(text)
+        variables_of(text)
     except TemplateSyntaxError as error:
         raise _syntax_error(text, path, error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -27,6 +28,26 @@ FINISHED = ("success", "failed", "skipped", "upstream_failed", "removed")
 """States of a task instance that nothing but a user ends."""
 
 RUNNING, RESTARTING = "running", "restarting"
+
+DATED = frozenset(
+    {
+        "data_interval_end", "data_interval_start", "ds", "ds_nodash", "logical_date", "prev_data_interval_end_success",
+        "prev_data_interval_start_success", "ts", "ts_nodash", "ts_nodash_with_tz",
+    }
+)  # fmt: skip
+"""Names for templates that a run without a logical date has not: one that assets have started, or the API."""
+
+INSTEAD_OF_DATES = "Use run_id or dag_run.run_after, or give a default."
+
+_UNDEFINED = re.compile(r"'(\w+)' is undefined")
+
+
+def without_date(error: Exception) -> str:
+    """Return why a template has failed and what to do, if it is for want of a logical date; else nothing."""
+    found = _UNDEFINED.match(str(error))
+    if found is None or found[1] not in DATED:
+        return ""
+    return f"This run has no logical date: assets have started it, or the API did so without one. {INSTEAD_OF_DATES}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from airflow_tf.hooks.airflow_run import (
     is_reachable,
     task_states,
     user_mark,
+    without_date,
 )
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
@@ -111,9 +112,9 @@ class ReplicaOperator(DeferringOperator):
             self._release_unused(ledger, TaskRun.from_context(context).gang(ledger.ledger_id))
             if isinstance(error, AirflowTfError):  # of a file with a session config: it says what to do
                 raise AirflowFailException(str(error)) from error
+            todo = "Correct it; besides Airflow's variables it may use replica.index, replica.count and inputs.<name>."
             raise AirflowFailException(
-                f"a template of task {self.task_id} cannot be rendered: {error}. Correct it; "
-                "besides Airflow's variables it may use replica.index, replica.count and inputs.<name>."
+                f"a template of task {self.task_id} cannot be rendered: {error}. {without_date(error) or todo}"
             ) from error
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_tf.core.errors import AirflowTfError
 from airflow_tf.core.states import ExitCause
+from airflow_tf.hooks.airflow_run import without_date
 
 _AT_ONCE = {
     ExitCause.DEVICE_LOST: "the device was lost: the next try takes another one",
@@ -54,7 +55,7 @@ class FailureClassPolicy(RetryPolicy):
             if isinstance(error, AirflowTfError):
                 return RetryDecision.default() if error.retryable else RetryDecision.fail(str(error))
             if isinstance(error, jinja2.TemplateError):
-                return RetryDecision.fail(f"a template is wrong: {error}")
+                return RetryDecision.fail(f"a template is wrong: {error}. {without_date(error)}".rstrip())
         return RetryDecision.default()
 
     def serialize(self) -> dict[str, Any]:

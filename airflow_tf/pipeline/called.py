@@ -26,6 +26,9 @@ from airflow_tf.pipeline.fields import refuse
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
+_SOMETIMES = {"exception": "", "reason": ""}
+"""Names that Airflow gives some calls only, as templates get them in others: a task whose process was lost has none."""
+
 
 @dataclass(frozen=True)
 class NamedCallback:
@@ -43,9 +46,10 @@ class NamedCallback:
         :raises TemplateError: if a template of a function's arguments cannot be rendered.
         """
         found, arguments = find_callback(self.name), copy.deepcopy(dict(self.arguments))
+        known = {**_SOMETIMES, **context}
         if isinstance(found, type):
-            return found(**arguments)(context)
-        return found(context, **render(arguments, context, f"arguments of {self.name}"))
+            return found(**arguments)(known)
+        return found(context, **render(arguments, known, f"arguments of {self.name}"))
 
 
 def check_callback(name: str, arguments: Mapping[str, Any]) -> None:

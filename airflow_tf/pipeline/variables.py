@@ -11,6 +11,7 @@ from jinja2.defaults import DEFAULT_NAMESPACE
 
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.templates import attributes_of, check_syntax, is_template, variables_of
+from airflow_tf.hooks.airflow_run import DATED, INSTEAD_OF_DATES
 from airflow_tf.pipeline.errors import DataPath, suggest
 
 OWN = ("replica", "inputs")
@@ -20,15 +21,6 @@ _CALLBACKS = "callbacks"
 _LISTED = "Airflow's names may be used"
 _RENDERED = (_CALLBACKS, "inputs", "devices", "train", "sweep", "evaluate", "approval", "checkpoints")
 """Sections with values that are rendered when a task runs."""
-
-
-_DATED = frozenset(
-    {
-        "data_interval_end", "data_interval_start", "ds", "ds_nodash", "logical_date", "task_instance_key_str", "ts",
-        "ts_nodash", "ts_nodash_with_tz",
-    }
-)  # fmt: skip
-"""Names that a run without a logical date has not: one that assets have started."""
 
 _GUARDS = ("is defined", "is not defined", "default(")
 
@@ -58,9 +50,9 @@ def unknown_names(data: dict[str, Any], params: Collection[str] | None) -> list[
         for name in sorted(attributes_of(text, "params").difference(params)) if params is not None else ():
             todo = f"{suggest(name, sorted(params or ()))} Declare it under 'params'.".strip()
             found.append(Unknown(path, f"there is no param {name!r}", todo))
-        for name in sorted(variables_of(text) & _DATED) if _starts_by_assets(data) and not _is_guarded(text) else ():
+        for name in sorted(variables_of(text) & DATED) if _starts_by_assets(data) and not _is_guarded(text) else ():
             what = f"{name!r} is not there in a run that assets start, which has no logical date"
-            found.append(Unknown(path, what, "Use run_id or dag_run.run_after, or give a default."))
+            found.append(Unknown(path, what, INSTEAD_OF_DATES))
     return found
 
 

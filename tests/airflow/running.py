@@ -145,8 +145,16 @@ class RunningAirflow:
             error.add_note(error.read().decode(errors="replace"))
             raise
 
-    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any] | None = None) -> None:
+    def trigger(
+        self, dag_id: str, run_id: str, conf: dict[str, Any] | None = None, logical_date: str | None = None
+    ) -> None:
         """Trigger over REST, as soon as the DAG processor has found the DAG."""
+        self.wait_known(dag_id)
+        body = {"dag_run_id": run_id, "logical_date": logical_date, "conf": conf or {}}
+        self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+
+    def wait_known(self, dag_id: str) -> None:
+        """Wait until the DAG processor has found the DAG."""
 
         def known() -> bool:
             try:
@@ -155,8 +163,6 @@ class RunningAirflow:
                 return False
 
         wait_for(known, f"DAG {dag_id}", pause_seconds=POLL_SECONDS)
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf or {}}
-        self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
         """Set a task instance's state, as a user does."""

@@ -50,6 +50,20 @@ def test_the_class_of_the_failure_decides(
     assert bool(decision.reason) == (action is not RetryAction.DEFAULT)
 
 
+@pytest.mark.parametrize("name", ["ds", "logical_date", "data_interval_start"])
+def test_a_template_without_a_date_is_told_what_to_use(name: str) -> None:
+    reason = FailureClassPolicy().evaluate(jinja2.UndefinedError(f"'{name}' is undefined"), 1, 3).reason
+    assert reason == (
+        f"a template is wrong: '{name}' is undefined. This run has no logical date: assets have started it, or the API "
+        "did so without one. Use run_id or dag_run.run_after, or give a default."
+    )
+
+
+def test_a_template_with_another_unknown_name_is_told_nothing_of_dates() -> None:
+    reason = FailureClassPolicy().evaluate(jinja2.UndefinedError("'dss' is undefined"), 1, 3).reason
+    assert reason == "a template is wrong: 'dss' is undefined."
+
+
 def test_tasks_that_run_replicas_have_it_unless_they_are_given_another() -> None:
     class Other(FailureClassPolicy):
         pass

@@ -90,6 +90,19 @@ def test_templates_in_a_functions_arguments_are_rendered_with_the_context(tmp_pa
     assert calls == [("a", ["a of churn", 3, {"a": "late"}]), ("b", ["b of churn", 3, {"a": "lost"}])]
 
 
+@pytest.mark.parametrize(("call", "argument"), [("page", "urgent"), ("Told", "text")])
+def test_what_airflow_does_not_know_of_a_lost_task_is_empty_and_keeps_nobody_from_being_told(
+    tmp_path, calls, call, argument
+):
+    arguments = f"{{{argument}: '{{{{ run_id }}}} failed: {{{{ exception }}}}{{{{ reason }}}}'}}"
+    text = with_lines(f"callbacks: {{on_task_failure: {{call: {HERE}.{call}, arguments: {arguments}}}}}\n")
+    dag = load_dag(write(tmp_path, text))
+    [told] = dag.get_task("train").on_failure_callback
+    told({"run_id": "a", "dag": dag})
+    told({"run_id": "b", "dag": dag, "exception": ValueError("late")})
+    assert calls == [("a", "a failed: "), ("b", "b failed: late")]
+
+
 def test_a_template_in_a_functions_arguments_reaches_no_more_than_the_sandbox_allows(tmp_path, calls):
     text = with_lines(
         f"callbacks: {{on_failure: {{call: {HERE}.page, arguments: {{urgent: '{{{{ dag.__class__ }}}}'}}}}}}\n"

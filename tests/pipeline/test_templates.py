@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
+from airflow.sdk.definitions._internal.templater import FILTERS
 
 from airflow_tf.core.errors import TemplateError
 from airflow_tf.core.templates import check_syntax, coerce, has_template, render
@@ -31,6 +34,18 @@ def test_names_the_path_and_the_cause(text, message):
 def test_names_the_defined_variables():
     with pytest.raises(TemplateError, match=r"Defined here: params, replica\."):
         render("{{ replicas }}", {"replica": 0, "params": {}})
+
+
+@pytest.mark.parametrize("moment", [dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC), None])
+def test_filters_of_airflow_give_what_airflow_gives(moment):
+    for name, filter_ in FILTERS.items():
+        assert render(f"{{{{ x | {name} }}}}", {"x": moment}) == str(filter_(moment))
+
+
+@pytest.mark.parametrize("text", ["{{ x | dss }}", "{{ x is dss }}"])
+def test_refuses_a_filter_or_a_test_that_nobody_defines(text):
+    with pytest.raises(TemplateError, match=r"^field: malformed template, line 1: No (filter|test) named 'dss'"):
+        check_syntax(text, "field")
 
 
 def test_finds_templates_anywhere():
