@@ -67,6 +67,8 @@ DECLARATIONS = {
     "refused": "callbacks: {on_failure: {call: strangers.note, arguments: {text: x}}}\n",
     "typed": "params: {threads: {type: integer, minimum: 1, default: 2}}\n"
     "train: {session_config: {intra_op_parallelism_threads: '{{ params.threads }}'}}\n",
+    "untyped": "params: {threads: 2}\n"
+    "train: {session_config: {intra_op_parallelism_threads: '{{ params.threads }}'}}\n",
     "dated": "inputs: {train: 'DATA/{{ ds }}'}\ntrain: {arguments: {day: '{{ ds }}'}}\n",
     "dated_late": "train: {arguments: {day: '{{ data_interval_start | ds }}'}}\n",
     "fed": "schedule: [file:///fed/by/others]\ntrain: {arguments: {day: \"{{ ds | default('none') }}\"}}\n",
@@ -184,6 +186,16 @@ def test_a_param_of_a_wrong_value_is_refused_by_name_and_nothing_is_started(
     runs = airflow.request("GET", "/api/v2/dags/typed/dagRuns")["dag_runs"]
     assert f"wrong-{threads}" not in {run["dag_run_id"] for run in runs}
     assert reserved(airflow, "typed") == []
+
+
+def test_a_bare_param_of_a_wrong_type_fails_where_it_is_used_and_nothing_stays_reserved(
+    airflow: RunningAirflow,
+) -> None:
+    airflow.trigger("untyped", "wrong", {"threads": "many"})
+    assert airflow.wait_run("untyped", "wrong") == "failed"
+    log = airflow.log_of("untyped", "wrong", "train", 1, 0)
+    assert "session_config.intra_op_parallelism_threads: must be an integer, not 'many'" in log
+    assert reserved(airflow, "untyped") == []
 
 
 def test_a_run_without_a_date_gets_its_params_and_succeeds(airflow: RunningAirflow) -> None:
