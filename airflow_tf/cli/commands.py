@@ -20,6 +20,7 @@ from airflow_tf.cli.output import command, confirm, print_rows
 from airflow_tf.cli.prune import FAILED, Pruner, shown_pruned
 from airflow_tf.cli.reservations import queue_rows, reservation_rows, shown_reservation, shown_waiter
 from airflow_tf.cli.runs import find_gangs, run_rows, shown_run
+from airflow_tf.core.cluster import STRATEGIES
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
@@ -48,10 +49,15 @@ def doctor(args: Namespace) -> None:
 @command
 def init(args: Namespace) -> None:
     """Write the files of a first DAG and say what to do with them."""
+    if args.strategy and args.example:
+        why = "its replicas are independent"
+        raise DeclarationError(
+            f"the example {args.example} has its strategy", why, "Leave --strategy or --example away."
+        )
     folder = Path(args.folder or conf.get("core", "dags_folder"))
     if not args.folder:
         folder.mkdir(parents=True, exist_ok=True)  # a new installation has named it, but not made it
-    for path in scaffold(args.name, folder):
+    for path in scaffold(args.name, folder, args.example or args.strategy or STRATEGIES[0]):
         print(f"wrote {path}")  # noqa: T201
     print(f"Now: airflow tf plan {folder / args.name}.tf.yaml, then: airflow dags test {args.name}")  # noqa: T201
 

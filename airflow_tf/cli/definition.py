@@ -16,9 +16,13 @@ from airflow.cli.cli_config import (
     lazy_load_command,
 )
 
+from airflow_tf.core.cluster import STRATEGIES
 from airflow_tf.core.errors import TemplateError
 from airflow_tf.core.states import AttemptState
 from airflow_tf.core.units import parse_seconds
+
+EXAMPLES = ("sweep", "stages")
+"""What ``init`` writes besides a training by one strategy."""
 
 _MODULE = "airflow_tf.cli.commands"
 _OF_CHECKPOINTS = "airflow_tf.cli.checkpoints.checkpoints"
@@ -60,6 +64,10 @@ ARG_CONF = _arg("-c", "--conf", metavar="JSON", help="Values of params, as a run
 ARG_CONFIGS = _arg("files", nargs="+", metavar="FILE", help="Session configs (.yaml, .json, .pbtxt, or .j2 of them)")
 ARG_NAME = _arg("name", metavar="NAME", help="What the new DAG and its files are called")
 ARG_DAG_FOLDER = _arg("--folder", metavar="PATH", help="Where to write them (default: Airflow's DAG folder)")
+ARG_STRATEGY = _arg(
+    "--strategy", choices=STRATEGIES, help=f"How its replicas train together (default: {STRATEGIES[0]})"
+)
+ARG_EXAMPLE = _arg("--example", choices=EXAMPLES, help="Trials of which the best is published, or several trainings")
 ARG_HDFS = _arg("--hdfs", metavar="URI", help="A path on HDFS that must be reachable, e.g. hdfs://namenode:8020/")
 ARG_HDFS_CONN_ID = _arg("--hdfs-conn-id", metavar="ID", help="The connection to reach it with")
 ARG_PYTHON = _arg("--python", metavar="PATH", help="The training interpreter (default: the one Airflow runs in)")
@@ -192,8 +200,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Arg, ...]]] = {
         (ARG_HDFS, ARG_HDFS_CONN_ID, ARG_PYTHON, ARG_OUTPUT),
     ),
     "init": (
-        "Write a declaration, a program and data that train at once",
-        (ARG_NAME, ARG_DAG_FOLDER),
+        "Write a declaration, a program and data that train at once, by any strategy",
+        (ARG_NAME, ARG_STRATEGY, ARG_EXAMPLE, ARG_DAG_FOLDER),
     ),
     "validate": (
         "Show all errors of declarations with file, line and column",

@@ -8,9 +8,13 @@ import re
 from importlib import resources
 from pathlib import Path
 
+from airflow_tf.core.cluster import STRATEGIES
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.pipeline.loader import SUFFIX
 from airflow_tf.pipeline.schema import declaration_schema
+
+_PROGRAMS = {"sync": "keras", "towers": "keras", "async": "coordinator", "v1_cluster": "session"}
+"""Strategy -> its program, where that is not the one which knows nothing of other replicas."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
 _FILES = 2
@@ -18,9 +22,10 @@ _ROWS = 1000
 _IGNORE = ".airflowignore"
 
 
-def scaffold(name: str, folder: Path) -> list[Path]:
+def scaffold(name: str, folder: Path, kind: str = STRATEGIES[0]) -> list[Path]:
     """Write the files of DAG ``name`` into ``folder`` and return them; touch nothing that is there already.
 
+    :param kind: one of :data:`airflow_tf.core.cluster.STRATEGIES` or of the examples that the command names.
     :raises DeclarationError: if the name cannot be one of a DAG and a folder, if the folder does not exist, or if
         one of the files exists already; then nothing is written.
     """
@@ -29,7 +34,7 @@ def scaffold(name: str, folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise DeclarationError(f"there is no folder {folder}", todo="Make it, or give another one by --folder.")
     home = folder.absolute()
-    contents = _contents(name, home)
+    contents = _contents(name, home, kind)
     taken = sorted(str(path) for path in contents if path.exists())
     if taken:
         raise DeclarationError(f"nothing was written: {', '.join(taken)} exists", todo="Choose another name.")
@@ -39,17 +44,18 @@ def scaffold(name: str, folder: Path) -> list[Path]:
     return [*contents, *_ignore(home / _IGNORE, f"{name}/")]
 
 
-def _contents(name: str, home: Path) -> dict[Path, str]:
+def _contents(name: str, home: Path, kind: str) -> dict[Path, str]:
     def template(resource: str) -> str:
-        text = resources.files(__package__).joinpath("scaffold", resource).read_text()
+        folder = resources.files(__package__) / "scaffold"
+        text = (folder / resource).read_text().replace("@COMMON@\n", (folder / "common.yaml").read_text())
         data, models = (home / name / "data").as_uri(), (home / name / "models").as_uri()
         return text.replace("@NAME@", name).replace("@DATA@", data).replace("@MODELS@", models)
 
     return {
-        home / f"{name}{SUFFIX}": template("declaration.yaml"),
+        home / f"{name}{SUFFIX}": template(f"{kind}.yaml"),
         home / f"{name}.schema.json": json.dumps(declaration_schema(), indent=1) + "\n",
         home / f"{name}.py": template("dag.py.txt"),
-        home / name / "train.py": template("train.py.txt"),
+        home / name / "train.py": template(f"{_PROGRAMS.get(kind, 'train')}.py.txt"),
         **{home / name / "data" / f"part-{number}.csv": _rows(number) for number in range(_FILES)},
     }
 

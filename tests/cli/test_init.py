@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from airflow_tf.cli.definition import EXAMPLES
+from airflow_tf.core.cluster import STRATEGIES
 from airflow_tf.pipeline.declaration import load_declaration
 
 FILES = {
@@ -29,8 +32,39 @@ def test_it_writes_a_valid_declaration_with_program_data_and_loader(airflow_tf, 
     declaration = load_declaration(tmp_path / "churn.tf.yaml").declaration
     assert declaration.dag_id == "churn"
     assert declaration.train.entrypoint == str(tmp_path / "churn" / "train.py")
-    assert "@" not in (tmp_path / "churn.tf.yaml").read_text()
-    compile((tmp_path / "churn" / "train.py").read_text(), "train.py", "exec")
+    assert_whole(airflow_tf, tmp_path)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_strategy_has_a_valid_declaration_and_a_program(airflow_tf, tmp_path, strategy):
+    code, printed = airflow_tf("init", "churn", "--strategy", strategy, "--folder", tmp_path)
+    assert code == 0, printed
+    assert written(tmp_path) == FILES
+    assert load_declaration(tmp_path / "churn.tf.yaml").declaration.train.strategy == strategy
+    assert_whole(airflow_tf, tmp_path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_each_example_has_a_valid_declaration_and_a_program(airflow_tf, tmp_path, example):
+    code, printed = airflow_tf("init", "churn", "--example", example, "--folder", tmp_path)
+    assert code == 0, printed
+    assert written(tmp_path) == FILES
+    assert f"\n{example}:" in (tmp_path / "churn.tf.yaml").read_text()
+    assert_whole(airflow_tf, tmp_path)
+
+
+def assert_whole(airflow_tf, folder):
+    assert "1 valid" in airflow_tf("validate", folder / "churn.tf.yaml")[1]
+    texts = [(folder / name).read_text() for name in ("churn.tf.yaml", "churn.py", "churn/train.py")]
+    assert not re.findall("@[A-Z]+@", "".join(texts)), "a place of the template is left"
+    compile(texts[-1], "train.py", "exec")
+
+
+def test_a_strategy_for_an_example_is_refused(airflow_tf, tmp_path):
+    code, printed = airflow_tf("init", "churn", "--example", "sweep", "--strategy", "sync", "--folder", tmp_path)
+    assert code == 1
+    assert "Leave --strategy or --example away" in printed
+    assert written(tmp_path) == set()
 
 
 def test_the_schema_beside_it_is_the_one_that_the_command_prints(airflow_tf, tmp_path):
