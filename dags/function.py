@@ -7,7 +7,7 @@ from airflow.sdk import dag, task
 def function():
     # [START function]
     @task.tensorflow(devices=1, kind="cpu", session_config={"intra_op_parallelism_threads": 1})
-    def fit(rate: float, steps: int = 100):
+    def fit(rate: float, steps: int):
         import tensorflow as tf
 
         weight = tf.Variable(0.0)
@@ -18,10 +18,10 @@ def function():
         return {"weight": weight, "loss": loss}
 
     @task
-    def best(*results):
+    def best(results):
         return min(results, key=lambda result: result["metrics"]["loss"])["metrics"]
 
-    best(*[fit(rate) for rate in (0.01, 0.1)])  # each call is a task, and waits for a device of its own
+    best(fit.partial(steps=100).expand(rate=[0.01, 0.1]))  # each instance waits for a device of its own
     # [END function]
 
 

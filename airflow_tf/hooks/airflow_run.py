@@ -166,6 +166,18 @@ def task_states(dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]
     return {name: None if state is None else str(state) for name, state in states.get(run_id, {}).items()}
 
 
+def instance_count(run: TaskRun) -> int:
+    """Return how many instances a mapped task has in its run; where Airflow cannot be asked, as many as are sure.
+
+    ``airflow tasks render`` has no connection to ask by.
+    """
+    from airflow.sdk.execution_time import task_runner  # noqa: PLC0415 (only meaningful inside a task)
+
+    can_ask = getattr(task_runner, "SUPERVISOR_COMMS", None) is not None
+    found = task_states(run.dag_id, run.run_id, run.task_id) if can_ask else {}
+    return max(len(found), run.map_index + 1)
+
+
 def execution_api_health_url() -> str:
     """Return the health route of the execution API, resolved as Airflow's executors resolve its address."""
     base = conf.get("core", "execution_api_server_url", fallback="")

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +17,8 @@ from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.identity import digest, readable
 from airflow_tf.core.launch import ReplicaLaunch
 from airflow_tf.core.session_config import ConfigContext
-from airflow_tf.hooks.airflow_run import TaskRun
+from airflow_tf.hooks.airflow_run import TaskRun, instance_count
 from airflow_tf.hooks.settings import load_settings
-from airflow_tf.operators.gang import airflow_errors
 from airflow_tf.operators.train import TensorFlowTrainOperator
 
 _SCRIPT = '''\
@@ -41,7 +40,8 @@ class TensorFlowDecoratedOperator(DecoratedOperator, TensorFlowTrainOperator):
 
     Only the function's source goes there: it imports what it needs itself, and its arguments are plain JSON values,
     results of other tasks included. An argument ``inputs`` that is not given is name -> folder of the staged inputs.
-    What it returns, numbers by name, become the metrics of the task's result.
+    What it returns, numbers by name, become the metrics of the task's result. Mapped by ``expand``, each instance is a
+    replica of its own: they live apart, take their turns for devices, and one supervisor on a host serves all.
 
     :param devices: how many devices the function gets (``per_replica`` of the operator).
     :param kwargs: arguments of :class:`~airflow_tf.operators.train.TensorFlowTrainOperator`, but for those that
@@ -75,13 +75,20 @@ class TensorFlowDecoratedOperator(DecoratedOperator, TensorFlowTrainOperator):
             **fixed | {"per_replica": devices} | kwargs,
         )
 
-    def execute(self, context: Context) -> Any:  # noqa: ANN401 (Airflow's signature)
-        """Refuse to be one of several instances: they would all be the same replica."""
-        with airflow_errors():
-            if TaskRun.from_context(context).map_index >= 0:
-                todo = "Call the function once for each value, or map TensorFlowTrainOperator over replica numbers."
-                raise DeclarationError(f"task {self.task_id} is mapped, which @task.tensorflow cannot be", todo=todo)
-        return super().execute(context)
+    def _do_render_template_fields(
+        self,
+        parent: Any,  # noqa: ANN401 (Airflow's signature)
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
+        seen_oids: set[int],
+    ) -> None:
+        """Be the replica that has the number of this mapped instance; a task that is not mapped has one replica."""
+        run = TaskRun.from_context(context)
+        if parent is self and run.map_index >= 0:
+            self.replica, self.count = run.map_index, instance_count(run)
+            self._replicas = (self.replica,)
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
 
     def _launch(self, context: Context, devices: ConfigContext, replica: int) -> ReplicaLaunch:
         """Write the function as a script into the folder of the run, unless it is there."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_tf.ledger.read import LedgerReader
 from tests.airflow.home import ROOT, AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.tensorflow]
@@ -20,3 +21,6 @@ def test_functions_train_and_their_metrics_go_on_to_the_next_task(home: AirflowH
     alone = AirflowHome(home.folder, home.store, {"AIRFLOW__CORE__DAGS_FOLDER": str(folder)}, cpu_slots=1)
     shown = alone.run("dags", "test", "function").stdout
     assert "Done. Returned value was: {'weight': 2.99" in shown
+    (gang,) = LedgerReader(alone.ledger).runs("function")
+    assert [(replica.replica, replica.state) for replica in gang.replicas] == [(0, "succeeded"), (1, "succeeded")]
+    assert len(list(Path(gang.folder or "").glob("replica-*"))) == len(gang.replicas)

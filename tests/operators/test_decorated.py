@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tf.core.errors import DeclarationError
+from airflow_tf.core.session_config import ConfigContext
+from airflow_tf.hooks.airflow_run import TaskRun
 from airflow_tf.operators.decorated import TensorFlowDecoratedOperator
 from airflow_tf.runtime import function as runtime
 
@@ -88,13 +90,66 @@ def test_calls_are_tasks_of_their_own() -> None:
     assert sorted(dag.task_ids) == ["fit", "fit__1"]
 
 
-def test_a_mapped_instance_is_refused(operator: Any) -> None:
-    ti = SimpleNamespace(
-        dag_id="functions", run_id="run", task_id="fit", id="1", try_number=1, max_tries=0, map_index=1
-    )
-    context: Any = {"ti": ti, "task": operator}
-    with pytest.raises(AirflowFailException, match="Call the function once for each value"):
-        operator.execute(context)
+@pytest.fixture
+def instance(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """Return a function: an instance of a mapped task, of three in its run, with its fields rendered, and its context."""
+    from airflow.sdk.execution_time import task_runner
+
+    from airflow_tf.hooks import airflow_run
+    from airflow_tf.operators import decorated as module
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", object(), raising=False)
+    monkeypatch.setattr(airflow_run, "task_states", lambda *_: dict.fromkeys(["fit_0", "fit_1", "fit_2"], "running"))
+    monkeypatch.setattr(module, "load_settings", lambda: settings)
+    monkeypatch.setattr("airflow_tf.operators.launching.load_settings", lambda: settings)
+    with DAG("functions", schedule=None) as dag:
+        decorated(environment={"PLACE": "{{ replica.index }} of {{ replica.count }}"}).partial(steps=7).expand(
+            rate=[0.1, 0.2, 0.3]
+        )
+    dag.fileloc = __file__
+
+    def make(map_index: int) -> Any:
+        mapped: Any = dag.get_task("fit")
+        ti = SimpleNamespace(
+            dag_id="functions", run_id="run", task_id="fit", id=str(map_index), try_number=1, max_tries=0
+        )
+        ti.map_index = map_index
+        context: Any = {"ti": ti, "task": mapped, "dag": dag, "dag_run": SimpleNamespace(conf={})}
+        mapped.render_template_fields(context)
+        return context["task"], context
+
+    return make
+
+
+def test_each_instance_of_a_mapped_function_is_a_replica_with_its_own_arguments(instance: Any) -> None:
+    numbers, arguments, scripts = [], [], []
+    for map_index in range(3):
+        operator, context = instance(map_index)
+        numbers.append((operator.replica, operator.count, list(operator._replicas)))
+        arguments.append(operator.op_kwargs)
+        launch = operator._launch(context, ConfigContext(), operator.replica)
+        assert launch.environment == {"PLACE": f"{map_index} of 3"}
+        scripts.append(launch.entrypoint)
+    assert numbers == [(0, 3, [0]), (1, 3, [1]), (2, 3, [2])]
+    assert arguments == [{"rate": rate, "steps": 7, "inputs": None} for rate in (0.1, 0.2, 0.3)]
+    assert len(set(scripts)) == len(scripts)
+
+
+def test_instances_share_a_gang_in_which_each_has_its_own_devices_and_folder(instance: Any, ledger: Any) -> None:
+    runs = [TaskRun.from_context(instance(map_index)[1]) for map_index in range(3)]
+    assert len({run.gang(ledger.ledger_id) for run in runs}) == 1
+    assert len({run.view.ti_id for run in runs}) == len(runs)
+    plan = instance(2)[0]._plan(instance(2)[1])
+    assert not plan.is_gang, "one that fails must not end the others"
+
+
+def test_where_airflow_cannot_be_asked_a_mapped_function_is_rendered_all_the_same(
+    instance: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS")
+    operator, _ = instance(1)
+    assert (operator.replica, operator.count) == (1, 2)
+    assert operator.environment == {"PLACE": "1 of 2"}
 
 
 def test_an_argument_that_is_no_plain_value_is_refused(operator: Any) -> None:
@@ -121,7 +176,6 @@ def test_a_function_that_returns_nothing_reports_nothing(tmp_path: Any, monkeypa
 def test_the_script_is_written_once_for_the_same_function_and_arguments(
     operator: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_tf.core.session_config import ConfigContext
     from airflow_tf.operators import decorated as module
 
     ti = SimpleNamespace(
