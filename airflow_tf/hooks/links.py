@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperatorLink
 
 from airflow_tf.core.identity import RunFolders
 from airflow_tf.hooks.settings import link_address
-from airflow_tf.storage.base import Uri
+from airflow_tf.storage.base import Uri, one_text
 from airflow_tf.storage.globs import fixed_part
 
 TRAINING_ROUTE = "tf-training-task"
@@ -70,7 +70,7 @@ class HdfsBrowserLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 (Airflow's own)
         """Return the address of the folder; of WebHDFS it is known without an option."""
-        return browser_address(str(getattr(operator, self.field)), link_address("hdfs_browser_url"))
+        return browser_address(one_text(getattr(operator, self.field)), link_address("hdfs_browser_url"))
 
 
 def _airflow_address() -> str:
@@ -78,7 +78,7 @@ def _airflow_address() -> str:
 
 
 def browser_address(uri: str, option: str) -> str:
-    """Return where a browser shows the path of ``uri``, of a pattern the folder above its first wildcard."""
+    """Return where a browser shows the first path of ``uri``, of a pattern the folder above its first wildcard."""
     parsed = Uri.parse(uri)
     path = fixed_part(parsed.path)
     if not option and parsed.scheme in {"webhdfs", "swebhdfs"}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_tf.core.errors import InputError
@@ -10,6 +10,7 @@ from airflow_tf.core.identity import RunFolders
 from airflow_tf.core.manifest import StagedInput
 from airflow_tf.core.settings import Settings
 from airflow_tf.hooks.hdfs import HdfsHook
+from airflow_tf.storage.base import one_text
 from airflow_tf.storage.client import stage
 
 
@@ -26,7 +27,7 @@ class Log(Protocol):
 
 
 def ensure_staged(
-    source: str,
+    source: str | Sequence[str],
     *,
     hdfs_conn_id: str | None,
     folders: RunFolders,
@@ -36,14 +37,15 @@ def ensure_staged(
     refresh: bool = False,
     require_success: bool = False,
 ) -> StagedInput:
-    """Stage ``source`` as an input of this run on this host, unless it is there.
+    """Stage ``source``, one URI or several, as an input of this run on this host, unless it is there.
 
     So it does not matter on which host the staging task ran. ``refresh`` looks at the source again (a cleared staging
     task); what has not changed still comes from the cache.
     """
+    text = one_text(source)
     return stage(
-        source,
-        options=HdfsHook(hdfs_conn_id).storage_options(source),
+        text,
+        options=HdfsHook(hdfs_conn_id).storage_options(text),
         target=folders.staged(input_name),
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,

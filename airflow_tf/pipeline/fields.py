@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.core.templates import check_syntax, is_template, variables_of
 from airflow_tf.core.units import parse_bytes, parse_percent, parse_seconds, parse_whole
+from airflow_tf.storage.base import one_text
 from airflow_tf.storage.options import SCHEMES, StorageOptions
 from airflow_tf.storage.registry import BACKENDS
 
@@ -177,6 +178,18 @@ def check_uri(value: str) -> str:
     return value
 
 
+def _one_text(value: object) -> object:
+    """Read a list of URIs, of which each is one, as one text."""
+    if not isinstance(value, list):
+        return value
+    texts = [item for item in value if isinstance(item, str) and item]
+    if not texts or len(texts) < len(value):
+        raise refuse("this is no list of URIs", todo="Write each like hdfs://namenode:8020/data/day=1.")
+    for text in texts:
+        check_uri(check_templates(text))
+    return one_text(texts)
+
+
 def expand_callbacks(value: object) -> object:
     """Read ``name``, ``{call: name}`` and lists of both as a list of the latter."""
     items = value if isinstance(value, list) else [value]
@@ -212,6 +225,9 @@ Plain = Annotated[Any, AfterValidator(_plain), WithJsonSchema({"type": ["string"
 Code = Annotated[str, Field(min_length=1), AfterValidator(_code)]
 Entrypoint = Annotated[Text, AfterValidator(_entrypoint)]
 RunUri = Annotated[Templated, AfterValidator(check_uri)]
+Sources = Annotated[
+    RunUri, BeforeValidator(_one_text), WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
+]
 StaticUri = Annotated[str, Field(min_length=1), AfterValidator(_static), AfterValidator(check_uri)]
 Tag = Annotated[str, Field(min_length=1, max_length=100), ReadAtParse]
 DagId = Annotated[Text, name(r"[A-Za-z0-9_.-]{1,250}", "a DAG id")]

@@ -39,10 +39,10 @@ from airflow_tf.pipeline.fields import (
     Percent,
     Rank,
     ReadAtParse,
-    RunUri,
     Seconds,
     Share,
     Size,
+    Sources,
     Span,
     StageName,
     StaticUri,
@@ -78,7 +78,7 @@ class CheckSpec(Spec):
 class InputSpec(Spec):
     """One staged input. With ``shard`` each replica gets its share of it instead of all."""
 
-    uri: RunUri
+    uri: Sources
     hdfs_conn_id: Text | None = None
     shard: Annotated[Literal["files", "lines", "lines_with_header", "records"] | None, ReadAtParse] = None
     require_success: Annotated[bool, ReadAtParse] = False
@@ -320,10 +320,10 @@ class Declaration(Spec):
     @field_validator("inputs", mode="before")
     @classmethod
     def _expand_inputs(cls, value: Any) -> Any:  # noqa: ANN401  runs before the type is checked
-        """Read ``name: uri`` as ``name: {uri: uri}``."""
+        """Read ``name: uri``, also with several, as ``name: {uri: uri}``."""
         if not isinstance(value, dict):
             return value
-        return {name: {"uri": item} if isinstance(item, str) else item for name, item in value.items()}
+        return {name: {"uri": item} if isinstance(item, str | list) else item for name, item in value.items()}
 
     @field_validator("inputs")
     @classmethod

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -16,15 +16,25 @@ CHUNK_BYTES = 1 << 20
 """Size of the pieces in which the backends read and write."""
 
 _URI = re.compile(r"^([a-z][a-z0-9+.-]*)://([^/]*)(/.*)$", re.DOTALL)
+_NEXT_URI = re.compile(r",\s*(?=[a-z][a-z0-9+.-]*://)")
+
+
+def one_text(sources: str | Sequence[str]) -> str:
+    """Write several URIs as one text, with commas, as Hadoop does."""
+    return sources if isinstance(sources, str) else ",".join(sources)
 
 
 @dataclass(frozen=True, slots=True)
 class Uri:
-    """A URI taken apart: scheme, authority (``host:port``, a name service or nothing) and absolute path."""
+    """A URI taken apart: scheme, authority (``host:port``, a name service or nothing) and absolute path.
+
+    ``others`` are the paths of what else is named, on the same file system.
+    """
 
     scheme: str
     authority: str
     path: str
+    others: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Uri:
@@ -32,8 +42,21 @@ class Uri:
 
         Only ``file`` URIs are percent-decoded, because :meth:`pathlib.Path.as_uri` encodes them.
 
-        :raises DeclarationError: if it is not ``scheme://authority/path``.
+        :param text: one URI, or several with commas between them.
+        :raises DeclarationError: if one is not ``scheme://authority/path``, or they lie on different file systems.
         """
+        first, *others = (cls._parse_one(part) for part in _NEXT_URI.split(text))
+        for other in others:
+            if (other.scheme, other.authority) != (first.scheme, first.authority):
+                raise DeclarationError(
+                    f"{first} and {other} lie on different file systems",
+                    "what is staged together comes from one",
+                    "Declare an input for each.",
+                )
+        return replace(first, others=tuple(other.path for other in others)) if others else first
+
+    @classmethod
+    def _parse_one(cls, text: str) -> Uri:
         match = _URI.match(text)
         if match is None:
             raise DeclarationError(
@@ -50,8 +73,13 @@ class Uri:
         """Return the URI text of another path of the same file system."""
         return f"{self.scheme}://{self.authority}{path}"
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All paths that are named."""
+        return (self.path, *self.others)
+
     def __str__(self) -> str:
-        return self.at(self.path)
+        return one_text([self.at(path) for path in self.paths])
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,25 +44,44 @@ def select(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selecti
     """List the data files that ``uri`` names, calling ``on_entry`` for each directory entry seen.
 
     Names are relative to the fixed part: the folder itself, the part of a glob before its first wildcard, or the
-    parent of a single file. Side files of Hadoop and empty files (a task without output leaves such a part) are left
-    out, unless the source is that one file.
+    parent of a single file; of several sources, the folder above all of these. Side files of Hadoop and empty files (a
+    task without output leaves such a part) are left out, unless a source is that one file.
 
-    :raises StorageNotFoundError: if there is no data file.
+    :raises StorageNotFoundError: if there is no data file, or none of one of several sources.
     """
-    selection = Selection()
+    if not uri.others:
+        return _select_one(files, uri, on_entry)[1]
+    found = [_select_one(files, Uri(uri.scheme, uri.authority, path), on_entry) for path in uri.paths]
+    top = posixpath.commonpath([root for root, _ in found])
+    whole = Selection()
+    for root, part in found:
+        below = posixpath.relpath(root, top)
+
+        def named(name: str, below: str = below) -> str:
+            return posixpath.normpath(posixpath.join(below, name))
+
+        whole.files |= {named(name): info for name, info in part.files.items()}
+        whole.skipped += map(named, part.skipped)
+        whole.empty += map(named, part.empty)
+    return whole
+
+
+def _select_one(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> tuple[str, Selection]:
+    """Return the fixed part, and what is selected below it."""
+    selection, root = Selection(), fixed_part(uri.path)
     if _MAGIC.search(uri.path) is None:
         info = files.stat(uri.path)
         if not info.is_dir:
-            return Selection({posixpath.basename(uri.path): info})
-        _add_tree(files, info, uri.path, selection, on_entry)
+            root, name = posixpath.split(uri.path)
+            return root, Selection({name: info})
+        _add_tree(files, info, root, selection, on_entry)
     else:
-        root = fixed_part(uri.path)
         matches = {m.path: m for pattern in expand_braces(uri.path) for m in _match(files, pattern, on_entry)}
         for path in sorted(matches):
             _add(files, matches[path], root, selection, on_entry)
     if not selection.files:
         raise _nothing(uri, selection)
-    return selection
+    return root, selection
 
 
 def select_finished(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -> Selection:
@@ -72,7 +91,7 @@ def select_finished(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -
 
     :raises StorageNotFoundError: also if it is missing.
     """
-    root = fixed_part(uri.path)
+    roots = tuple(fixed_part(path) for path in uri.paths)
     finished: set[str] = set()
     while True:
         selection = select(files, uri, on_entry)
@@ -80,7 +99,7 @@ def select_finished(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -
         if folders <= finished:
             return selection
         for folder in sorted(folders - finished):
-            if not _is_finished(files, folder, root):
+            if not _is_finished(files, folder, roots):
                 raise StorageNotFoundError(
                     f"{uri.at(folder)} has no {SUCCESS}",
                     "the job that writes it has not finished, or failed",
@@ -90,9 +109,9 @@ def select_finished(files: FileSystem, uri: Uri, on_entry: Callable[[], None]) -
         finished |= folders
 
 
-def _is_finished(files: FileSystem, folder: str, root: str) -> bool:
+def _is_finished(files: FileSystem, folder: str, roots: tuple[str, ...]) -> bool:
     while not exists(files, posixpath.join(folder, SUCCESS)):
-        if folder in {root, "/"} or not folder.startswith(root):
+        if folder in {*roots, "/"} or not folder.startswith(roots):
             return False
         folder = posixpath.dirname(folder)
     return True

@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any
 
-from airflow_tf.core.errors import AirflowTfError, to_payload
+from airflow_tf.core.errors import AirflowTfError, DeclarationError, to_payload
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.kerberos import process_variables
 from airflow_tf.storage.local import local_error
@@ -24,6 +24,7 @@ from airflow_tf.storage.progress import Reporter
 
 _PR_SET_PDEATHSIG = 1
 _STAGING = {"stage", "measure", "probe"}
+_OF_SEVERAL = {"stage", "measure"}
 
 
 def main() -> int:
@@ -55,6 +56,8 @@ def _run(job: dict[str, Any], reporter: Reporter) -> Any:  # noqa: ANN401 -- JSO
     uri, options = Uri.parse(job["uri"]), StorageOptions.from_json(job["options"])
     os.environ.update(process_variables(options))
     name = job["action"]
+    if uri.others and name not in _OF_SEVERAL:
+        raise DeclarationError(f"{uri} names several places", "one is needed here", "Give one URI.")
     # What a job does not need is not imported: for an unchanged input the imports take most of the time.
     jobs = importlib.import_module(f"airflow_tf.storage.{'staging' if name in _STAGING else 'publishing'}_jobs").JOBS
     try:

@@ -150,7 +150,7 @@ class Stager:
         """Link what is cached, then copy the rest, the largest first: their ranges keep all threads busy to the end."""
         source = Source(self.uri, self.files, self.reporter, self.patience, Crew(WORKERS), boot_id())
         # The folder of a single file need not be ours to list.
-        is_tree = len(wanted) > 1 and fixed_part(self.uri.path) == self.uri.path
+        is_tree = len(wanted) > 1 and not self.uri.others and fixed_part(self.uri.path) == self.uri.path
         siblings = Counter(posixpath.dirname(file.info.path) for file in wanted)
         copy_small = SmallFiles(source, self.cache, str(folder), is_tree=is_tree)
         staged: list[_Staged] = []

@@ -14,6 +14,7 @@ from airflow_tf.hooks.links import HdfsBrowserLink, show_links
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.hooks.staging import ensure_staged
 from airflow_tf.hooks.telemetry import measured
+from airflow_tf.storage.base import one_text
 from airflow_tf.storage.input_check import InputCheck, check_input
 from airflow_tf.storage.sharding import FILES, plan_shares
 from airflow_tf.storage.staging import manifest_path
@@ -30,7 +31,7 @@ class HdfsToLocalOperator(BaseOperator):
     ``seconds`` and ``digest``, with a check also what it counted; the list of files is in the manifest.
 
     :param source: URI of a file, a folder or a glob: ``hdfs://``, ``viewfs://``, ``webhdfs://``, ``swebhdfs://`` or
-        ``file://``.
+        ``file://``; or several of one file system, as a list or with commas between them. Each must have data.
     :param input_name: name of the input, under which training tasks find it.
     :param hdfs_conn_id: connection of type ``hdfs_native`` or ``webhdfs``; None: the URI alone.
     :param check: what the content must be, as keys of :class:`~airflow_tf.storage.input_check.InputCheck`; None: it is
@@ -46,7 +47,7 @@ class HdfsToLocalOperator(BaseOperator):
     def __init__(
         self,
         *,
-        source: str,
+        source: str | Sequence[str],
         input_name: str = "data",
         hdfs_conn_id: str | None = None,
         check: dict[str, Any] | None = None,
@@ -70,7 +71,7 @@ class HdfsToLocalOperator(BaseOperator):
         show_links(self, context["ti"])
         with measured("stage", context) as step:
             summary = self._stage(context)
-            step.tell(source=self.source)
+            step.tell(source=one_text(self.source))
             step.count(**{amount: summary[amount] for amount in ("files", "copied_bytes", "cached_bytes")})
             return summary
 

@@ -30,6 +30,12 @@ def test_reads_files_of_other_editors(tmp_path, text):
     assert load_declaration(write(tmp_path, text)).declaration == load_declaration(write(tmp_path)).declaration
 
 
+def test_an_input_may_have_several_sources(tmp_path):
+    text = changed("hdfs://namenode:8020/holdout/*.csv", "[hdfs://nn:1/day=1, 'hdfs://nn:1/day={{ ds }}/*.csv']")
+    uri = load_declaration(write(tmp_path, text)).declaration.inputs["holdout"].uri
+    assert uri == "hdfs://nn:1/day=1,hdfs://nn:1/day={{ ds }}/*.csv"
+
+
 def test_a_declaration_needs_a_name_and_a_program_only(tmp_path):
     declaration = load_declaration(write(tmp_path, "dag_id: x\ntrain: {entrypoint: train.py}\n")).declaration
     assert declaration.devices.count == 1
@@ -103,6 +109,10 @@ UNKNOWN_IN_TRAIN = (
         (changed("  retry_delay", "  success: {at_least: 3}\n  retry_delay"), "20:3: train.success: {'at_least': 3} is no success policy for 2 replicas"),
         (changed("hdfs://namenode:8020/holdout/*.csv", "/holdout/*.csv"), "8:3: inputs.holdout.uri: '/holdout/*.csv' is not a storage URI: a scheme and an absolute path are needed"),
         (changed("hdfs://namenode:8020/holdout/*.csv", "s3://holdout/*.csv"), "8:3: inputs.holdout.uri: unknown scheme in 's3://holdout/*.csv'. Known are: file, hdfs, swebhdfs, viewfs, webhdfs."),
+        (changed("hdfs://namenode:8020/holdout/*.csv", "[hdfs://namenode:8020/a, /b]"), "8:3: inputs.holdout.uri: '/b' is not a storage URI"),
+        (changed("hdfs://namenode:8020/holdout/*.csv", "{uri: [hdfs://namenode:8020/a, 1]}"), "inputs.holdout.uri: this is no list of URIs. Write each like hdfs://namenode:8020/data/day=1."),
+        (changed("hdfs://namenode:8020/holdout/*.csv", "{uri: []}"), "inputs.holdout.uri: this is no list of URIs."),
+        (changed("hdfs://namenode:8020/holdout/*.csv", "{uri: [hdfs://a:1/x, hdfs://b:1/y]}"), "inputs.holdout.uri: hdfs://a:1/x and hdfs://b:1/y lie on different file systems: what is staged together comes from one. Declare an input for each."),
         (changed('"hdfs://namenode:8020/churn/', '"/churn/'), "7:11: inputs.train.uri: '/churn/x/*.csv' is not a storage URI"),
         (changed("hdfs://namenode:8020/models", "models"), "27:3: checkpoints.publish: 'models/churn' is not a storage URI"),
         (changed("  holdout:", "  hold-out:"), "inputs.hold-out: 'hold-out' cannot be the name of an input"),

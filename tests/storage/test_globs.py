@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from airflow_tf.core.errors import DeclarationError, StorageNotFoundError
-from airflow_tf.storage.base import FileInfo, Uri
+from airflow_tf.storage.base import FileInfo, Uri, one_text
 from airflow_tf.storage.globs import Selection, expand_braces, select, select_finished
 from airflow_tf.storage.local import LocalFileSystem
 from airflow_tf.storage.options import StorageOptions
@@ -65,6 +66,46 @@ def chosen(tree: Path, pattern: str) -> Selection:
 )
 def test_names_are_relative_to_the_fixed_part(tree: Path, pattern: str, names: list[str]) -> None:
     assert sorted(chosen(tree, pattern).files) == names
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["2024/01", "2024/02"], ["01/part-0.csv", "01/part-1.csv", "02/part-0.csv"]),
+        (["2024/01/part-*", "2025/a1.csv"], ["2024/01/part-0.csv", "2024/01/part-1.csv", "2025/a1.csv"]),
+        (["2025/a1.csv", "2025/b1.csv"], ["a1.csv", "b1.csv"]),
+        (["2025", "2025/a1.csv"], ["a1.csv", "b1.csv", "c1.csv"]),
+        (["2024/02/_temporary", "2025/a1.csv"], ["2024/02/_temporary/0/part-9.csv", "2025/a1.csv"]),
+        (["2025/a1.csv"], ["a1.csv"]),
+    ],
+)
+def test_several_sources_are_named_below_the_folder_above_them(tree: Path, names: list[str], found: list[str]) -> None:
+    assert sorted(several(tree, *names).files) == found
+
+
+def several(tree: Path, *names: str) -> Selection:
+    uri = Uri.parse(one_text([f"file://{tree}/{name}" for name in names]))
+    return select(LocalFileSystem(uri, StorageOptions("file")), uri, lambda: None)
+
+
+@pytest.mark.parametrize("missing", ["2026", "2025/z*", "hidden"])
+def test_each_of_several_sources_must_have_data(tree: Path, missing: str) -> None:
+    with pytest.raises(StorageNotFoundError, match=re.escape(f"{tree}/{missing}") + "[ :]"):
+        several(tree, "2025", missing)
+
+
+def test_several_sources_must_lie_on_one_file_system() -> None:
+    with pytest.raises(DeclarationError, match="hdfs://a:1/x and hdfs://b:1/y lie on different file systems"):
+        Uri.parse("hdfs://a:1/x, hdfs://b:1/y")
+
+
+def test_each_of_several_sources_must_be_finished(tree: Path) -> None:
+    uri = Uri.parse(one_text([f"file://{tree}/{name}" for name in ("2024/01", "2024/02")]))
+    files = LocalFileSystem(uri, StorageOptions("file"))
+    with pytest.raises(StorageNotFoundError, match="2024/02 has no _SUCCESS"):
+        select_finished(files, uri, lambda: None)
+    (tree / "2024/02/_SUCCESS").touch()
+    assert len(select_finished(files, uri, lambda: None).files) == 3
 
 
 def test_side_files_are_reported(tree: Path) -> None:

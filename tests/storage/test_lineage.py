@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from airflow_tf.transfers.hdfs_to_local import HdfsToLocalOperator
-from airflow_tf.transfers.lineage import dataset_name
+from airflow_tf.transfers.lineage import dataset_names
 from airflow_tf.transfers.local_to_hdfs import LocalToHdfsOperator
 from tests.storage.storage_helpers import task_context
 
 
 def test_names_follow_openlineage() -> None:
-    assert dataset_name("hdfs://nn:8020/data/dt=2026-01-01/*.csv") == ("hdfs://nn:8020", "/data/dt=2026-01-01/*.csv")
-    assert dataset_name("hdfs:///data") == ("hdfs://", "/data")
-    assert dataset_name("file:///data")[0].startswith("file://")
-    assert dataset_name("file:///data")[0] != "file://"
+    assert dataset_names("hdfs://nn:8020/data/dt=2026-01-01/*.csv") == [("hdfs://nn:8020", "/data/dt=2026-01-01/*.csv")]
+    assert dataset_names("hdfs:///data,hdfs:///more") == [("hdfs://", "/data"), ("hdfs://", "/more")]
+    [(namespace, _)] = dataset_names("file:///data")
+    assert namespace.startswith("file://")
+    assert namespace != "file://"
 
 
 def test_a_staging_task_names_its_source_with_statistics_and_its_folder(

@@ -17,6 +17,7 @@ from airflow_tf.core.errors import (
     StorageNoSpaceError,
     StorageNotFoundError,
 )
+from airflow_tf.core.manifest import StagedInput
 from airflow_tf.storage import client
 from airflow_tf.storage.base import Uri
 from airflow_tf.storage.cache import Cache, boot_id, free_bytes
@@ -51,6 +52,21 @@ def test_a_folder_is_staged_with_sizes_and_checksums(staging: Staging, source: P
         "left out: 1 files that Hadoop writes beside data, such as _SUCCESS; 1 files that are empty, such as a/2.csv",
         "staging 2 files, 2.4 MiB, of which 2.4 MiB are not in the cache",
     ]
+
+
+def test_a_task_stages_several_sources_as_one_input(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_TF__HOME", str(tmp_path / "home"))
+    fill(source, {"a.csv": 9})
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "x.csv").write_bytes(b"1\n")
+    names = [source.as_uri(), (tmp_path / "more" / "*.csv").as_uri()]
+    result = HdfsToLocalOperator(task_id="stage", source=names).execute(task_context())
+    assert result["source"] == ",".join([source.as_uri(), f"file://{tmp_path}/more/*.csv"])
+    assert (Path(result["folder"]) / "more" / "x.csv").read_bytes() == b"1\n"
+    staged = StagedInput.loads(Path(result["manifest"]).read_text())
+    assert {file.name.partition("/")[0] for file in staged.files} == {source.name, "more"}
 
 
 def test_a_second_run_takes_all_from_the_cache(staging: Staging, source: Path) -> None:
