@@ -20,7 +20,10 @@ TRAINING_ENDED_FILE = "training_ended"
 """Appears in the folder of an evaluator's attempt when no further checkpoint will come."""
 
 PARTITIONS_FILE = "partitions.jsonl"
-"""Where a replica with ``log_device_placement`` tells the operations of its sessions' partitions, one a line."""
+"""Where a replica with ``log_device_placement`` tells the operations of its graphs' partitions, one a line."""
+
+KERNELS_FILE = "kernels.json"
+"""Where a replica with GPUs and ``log_device_placement`` tells which operations have kernels for GPUs."""
 
 CLUSTER_VARIABLE = "TF_CONFIG"
 """Environment variable in which TensorFlow looks for its cluster when a strategy or a server is made."""
@@ -166,6 +169,11 @@ class ReplicaLaunch:
     def read(cls, path: Path) -> ReplicaLaunch:
         """Read what :meth:`write` wrote."""
         return cls(**json.loads(path.read_text()))
+
+    @property
+    def has_gpu(self) -> bool:
+        """Tell whether the replica was given GPUs."""
+        return self.visible_devices != "-1"
 
     @property
     def import_time_environment(self) -> dict[str, str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _GRAPH = re.compile(r"(?:^|\] )(?P<name>[\w.\-/>]+): \((?P<kind>\w+)\): (?P<device>/job:\S+|/device:\S+)\s*$")
@@ -35,10 +35,11 @@ _MISSING_EAGER = re.compile(
     r".*?All available devices \[(?P<available>[^\]]*)\](?:.*?\[Op:(?P<operation>\w+)\])?",
     re.DOTALL,
 )
+_NOTE = r"(?:.*?\n(?:The operation (?P<asker>\S+) asks for it\. )?All available devices \[(?P<available>[^\]]*)\])?"
 _MISSING_IN_FUNCTION = re.compile(
-    r"Unable to find any devices for spec (?P<asked>[^\s\[]+)(?:.*?\[Op:(?P<operation>\w+)\])?", re.DOTALL
+    r"Unable to find any devices for spec (?P<asked>[^\s\[]+)(?:.*?\[Op:(?P<operation>\w+)\])?" + _NOTE, re.DOTALL
 )
-_MISSING_COPY = re.compile(r"(?P<asked>[\w/:]*\b[A-Z]+:\d+) unknown device\.")
+_MISSING_COPY = re.compile(r"(?P<asked>[\w/:]*\b[A-Z]+:\d+) unknown device\." + _NOTE, re.DOTALL)
 _MISSING = (_MISSING_IN_GRAPH, _MISSING_COLOCATED, _MISSING_EAGER, _MISSING_IN_FUNCTION, _MISSING_COPY)
 _NO_KERNEL = re.compile(
     r"Cannot assign a device for operation (?P<operation>\S+): Could not satisfy explicit device specification"
@@ -51,13 +52,24 @@ _SOFT = "session_config.allow_soft_placement: true would place it on what there 
 _MORE = "devices.per_replica gives a replica more devices"
 
 
+Kernels = Mapping[str, Sequence[Mapping[str, Sequence[str]]]]
+"""Type of an operation -> its kernels for GPUs, each as attribute -> allowed types; none where it has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: its name in the graph (its type where eager), its type, and where it runs."""
+    """One operation: its name in the graph (its type where eager), its type, and where it runs.
+
+    :param device: empty where it is known from the program's graph alone, which may not run it as it is.
+    :param asked: the device that the program asks for, empty if none; None where that is not known.
+    :param types: attribute -> the types that it has there, as far as they are known.
+    """
 
     name: str
     kind: str
     device: str
+    asked: str | None = None
+    types: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def read_placement(lines: Iterable[str]) -> list[Operation]:
@@ -88,7 +100,9 @@ def read_partitions(lines: Iterable[str]) -> tuple[list[Operation], dict[str, in
     for line in lines:
         try:
             row = json.loads(line)
-            operation = Operation(row["name"], row["type"], row["device"])
+            operation = Operation(
+                row["name"], row["type"], row.get("device", ""), row.get("asked"), row.get("types", {})
+            )
         except (ValueError, KeyError, TypeError):
             continue
         if operation.kind in _RECEIVES and row.get("from"):
@@ -99,21 +113,28 @@ def read_partitions(lines: Iterable[str]) -> tuple[list[Operation], dict[str, in
 
 
 def placement_report(
-    operations: Iterable[Operation], *, has_gpu: bool, transfers: Mapping[str, int] | None = None
+    operations: Iterable[Operation],
+    *,
+    has_gpu: bool,
+    kernels: Kernels | None = None,
+    transfers: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Return the operations with their devices, how many each device has, and those that a GPU replica left to the CPU.
+    """Return the operations with their devices, how many each device has, and which fell to the CPU, and why.
+
+    Those have fallen that a replica with GPUs has on its CPU, and elsewhere those that asked for a GPU.
 
     :param operations: each may come again: as logged, then as it ran, perhaps folded into a constant.
     :param has_gpu: whether the replica was given GPUs.
+    :param kernels: what TensorFlow has registered; None where that is not known, nothing where it sees no GPU.
     :param transfers: what moves between devices, as the partitions tell.
     """
-    placed = _once(operations)
-    sees_gpu = any(":GPU:" in operation.device.upper() for operation in placed)
-    why = (
-        "it was assigned there, works on host data, or has no kernel for GPUs"
-        if sees_gpu
-        else "no operation is on a GPU: the program assigns all to the CPU, or TensorFlow sees no GPU"
-    )
+    found = list(operations)
+    placed = _once(operation for operation in found if operation.device)
+    known = {one.name: one for one in found if one.asked is not None}
+    sees_gpu = bool(kernels) or any(":GPU:" in operation.device.upper() for operation in placed)
+    on_cpu = [operation for operation in placed if ":CPU:" in operation.device.upper()]
+    told = [(operation, known.get(operation.name, operation)) for operation in on_cpu]
+    fallen = [replace(operation, asked=one.asked, types=one.types) for operation, one in told]
     return {
         "operations": [
             {"name": operation.name, "type": operation.kind, "device": operation.device} for operation in placed
@@ -121,9 +142,58 @@ def placement_report(
         "counts": dict(Counter(operation.device for operation in placed)),
         "transfers": dict(transfers or {}),
         "on_cpu": {
-            operation.name: why for operation in placed if has_gpu and ":CPU:" in operation.device.upper()
+            operation.name: _why_on_cpu(operation, kernels, sees_gpu=sees_gpu)
+            for operation in fallen
+            if has_gpu or _is_gpu(operation.asked)
         },
-    }  # fmt: skip
+    }
+
+
+def _why_on_cpu(operation: Operation, kernels: Kernels | None, *, sees_gpu: bool) -> str:
+    if operation.asked and ":CPU" in operation.asked.upper():
+        return f"asked for by the program: {operation.asked}"
+    if not sees_gpu:
+        if _is_gpu(operation.asked):
+            return f"it asked for {operation.asked}, but there is no GPU: allow_soft_placement put it here"
+        if kernels is not None:
+            return "TensorFlow sees no GPU in this process"
+        return "no operation is on a GPU: the program assigns all to the CPU, or TensorFlow sees no GPU"
+    registered = (kernels or {}).get(operation.kind)
+    if lacking := _lack_of_kernels(operation, registered):
+        return lacking
+    causes = [
+        "placed with others that are here (colocated)",
+        "or TensorFlow's own choice (small integers, host memory)",
+    ]
+    if registered is None:
+        causes.insert(0, "without a kernel for GPUs")
+    if operation.asked is None:
+        causes.insert(0, "asked for by the program")
+    return ", ".join(causes)
+
+
+def _is_gpu(asked: str | None) -> bool:
+    return ":GPU" in (asked or "").upper()
+
+
+def _lack_of_kernels(operation: Operation, registered: Sequence[Mapping[str, Sequence[str]]] | None) -> str:
+    """Say that GPUs cannot run an operation; empty where they can, and where nothing is known: a function, say."""
+    if registered is None or any(_takes(kernel, operation.types) for kernel in registered):
+        return ""
+    kind = operation.kind
+    if not registered:
+        return f"no GPU kernel is registered for {kind}"
+    for name, types in operation.types.items():
+        allowed = dict.fromkeys(found for kernel in registered for found in kernel.get(name, ()))
+        refused = [found for found in types if found not in allowed]
+        if refused and all(name in kernel for kernel in registered):
+            return f"the GPU kernel of {kind} takes {name} in ({', '.join(allowed)}), not {', '.join(refused)}"
+    together = ", ".join(f"{name} {' and '.join(types)}" for name, types in operation.types.items())
+    return f"no GPU kernel of {kind} takes {together} together"
+
+
+def _takes(kernel: Mapping[str, Sequence[str]], types: Mapping[str, Sequence[str]]) -> bool:
+    return all(set(types.get(name, ())) <= set(allowed) for name, allowed in kernel.items())
 
 
 def missing_device(text: str) -> str:
@@ -139,8 +209,37 @@ def missing_device(text: str) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class UnlistedDevice:
+    """A missing device of an error that says neither what exists instead, nor more than the function that wants it."""
+
+    asked: str
+    function: str
+
+    def is_asked_by(self, device: str) -> bool:
+        """Tell whether an operation that asks for ``device`` asks for this one."""
+        return bool(device) and _short(device) == _short(self.asked)
+
+
+def unlisted_device(text: str) -> UnlistedDevice | None:
+    """Return the device that an error tells of without those that exist, None where it is about something else."""
+    for pattern in (_MISSING_IN_FUNCTION, _MISSING_COPY):
+        if match := pattern.search(text):
+            return UnlistedDevice(match["asked"], match.groupdict().get("operation") or "")
+    return None
+
+
+def note_devices(available: Iterable[str], asker: str) -> str:
+    """Return what such an error lacks, as :func:`missing_device` reads it in the output.
+
+    :param asker: the operation within the function; empty where it is not known.
+    """
+    return f"{f'The operation {asker} asks for it. ' if asker else ''}All available devices [{', '.join(available)}]"
+
+
 def _say_missing(found: dict[str, str | None]) -> str:
-    operation = f"operation {found['operation']}" if found.get("operation") else "an operation"
+    names = [name for name in (found.get("asker"), found.get("operation")) if name]
+    operation = f"operation {' of '.join(names)}" if names else "an operation"
     available = [_short(device) for device in (found.get("available") or "").split(",") if device.strip()]
     exists = f"; there is {', '.join(dict.fromkeys(available))}" if available else ""
     asked = _short(found["asked"] or "")

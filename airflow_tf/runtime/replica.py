@@ -63,7 +63,11 @@ def run(launch: ReplicaLaunch) -> None:
         _check_entrypoint(launch)
     except AirflowTfError as error:
         _refuse(launch, str(error))
-    _run_program(launch)
+    try:
+        _run_program(launch)
+    except Exception as error:
+        importlib.import_module("airflow_tf.runtime.missing_device").explain(error)
+        raise
 
 
 def _enter_folder(launch: ReplicaLaunch) -> None:
@@ -128,8 +132,11 @@ def _apply_session_config(launch: ReplicaLaunch) -> None:
     session_config = importlib.import_module("airflow_tf.runtime.session_config")
     report = session_config.apply(launch.session_config, api=launch.api, memory_bytes=launch.memory_bytes)
     (Path(launch.folder) / "session_config.json").write_text(json.dumps(report, indent=1, default=str))
-    if launch.api != "tf2" and launch.session_config.get("log_device_placement"):
-        importlib.import_module("airflow_tf.runtime.partitions").record(Path(launch.folder))
+    if launch.session_config.get("log_device_placement"):
+        partitions = importlib.import_module("airflow_tf.runtime.partitions")
+        partitions.record(Path(launch.folder), api=launch.api, has_gpu=launch.has_gpu)
+        if launch.has_gpu:
+            importlib.import_module("airflow_tf.runtime.kernels").record(Path(launch.folder))
 
 
 def _check_entrypoint(launch: ReplicaLaunch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from airflow_tf.core.launch import PARTITIONS_FILE, ReplicaLaunch
+from airflow_tf.core.launch import KERNELS_FILE, PARTITIONS_FILE, ReplicaLaunch
 from airflow_tf.core.placement import placement_report, read_partitions, read_placement
 from airflow_tf.supervisor.output import hole_end, say
 from airflow_tf.supervisor.results import OUTPUT_FILE
@@ -37,8 +37,11 @@ def write_placement(launch: ReplicaLaunch) -> None:
         ran, transfers = read_partitions(_lines(folder / PARTITIONS_FILE))
         operations = [*read_placement(text.splitlines()), *ran]
         if operations:
-            report = placement_report(operations, has_gpu=launch.visible_devices != "-1", transfers=transfers)
+            report = placement_report(
+                operations, has_gpu=launch.has_gpu, kernels=_kernels(folder / KERNELS_FILE), transfers=transfers
+            )
             (folder / PLACEMENT_FILE).write_text(json.dumps(report, indent=1))
+            (folder / KERNELS_FILE).unlink(missing_ok=True)
             say(output, f"placement of {len(report['operations'])} operations: {_summary(report)}")
     except OSError as error:
         log.warning("no placement report in %s: %s", folder, error)
@@ -50,6 +53,13 @@ def _lines(file: Path) -> Iterable[str]:
             return lines.readlines(_READ_BYTES)
     except FileNotFoundError:  # no session was run
         return []
+
+
+def _kernels(file: Path) -> Any:  # noqa: ANN401 (as the replica wrote it)
+    try:
+        return json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):  # it has no GPU, or was killed while it wrote
+        return None
 
 
 def _summary(report: dict[str, Any]) -> str:

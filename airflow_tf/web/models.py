@@ -157,7 +157,7 @@ class Checkpoint(BaseModel):
 class Details(BaseModel):
     """What the folders of a replica tell: its session config as asked and as applied, placement, checkpoints.
 
-    ``placement`` is the number of operations by device; ``on_cpu`` are those that a replica with GPUs left to the CPU;
+    ``placement`` is the number of operations by device; ``on_cpu`` are those that fell to the CPU;
     ``transfers`` is the number of tensors that move between devices, by ``from -> to``.
     """
 

@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from airflow_tf.core.placement import Operation, missing_device, placement_report, read_partitions, read_placement
+from airflow_tf.core.placement import (
+    Operation,
+    UnlistedDevice,
+    missing_device,
+    note_devices,
+    placement_report,
+    read_partitions,
+    read_placement,
+    unlisted_device,
+)
 
 CPU, GPU = "/job:localhost/replica:0/task:0/device:CPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"
 LINES = [
@@ -33,7 +42,50 @@ def test_each_operation_is_reported_once_with_its_device():
 def test_without_a_gpu_nothing_fell_to_the_cpu_and_with_an_unused_one_all_did():
     placed = read_placement(LINES[2:])
     assert placement_report(placed, has_gpu=False)["on_cpu"] == {}
-    assert "sees no GPU" in placement_report(placed, has_gpu=True)["on_cpu"]["_MklMatMul"]
+    assert "or TensorFlow sees no GPU" in placement_report(placed, has_gpu=True)["on_cpu"]["_MklMatMul"]
+    said = placement_report(placed, has_gpu=True, kernels={})["on_cpu"]["_MklMatMul"]
+    assert said == "TensorFlow sees no GPU in this process"
+
+
+KERNELS = {
+    "StringJoin": [],
+    "MatMul": [{"T": ["float32"]}, {"T": ["float16"]}],
+    "Cast": [{"SrcT": ["bool"], "DstT": ["int8"]}, {"SrcT": ["int8"], "DstT": ["bool"]}],
+    "Identity": [{}],
+    "_If": [{"Tout": ["float32"]}, {}],
+}
+CHOSEN = "placed with others that are here (colocated), or TensorFlow's own choice (small integers, host memory)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "types", "why"),
+    [
+        ("MatMul", "/device:CPU:0", {"T": ["float32"]}, "asked for by the program: /device:CPU:0"),
+        ("StringJoin", "", {}, "no GPU kernel is registered for StringJoin"),
+        ("StringJoin", "/device:GPU:0", {}, "no GPU kernel is registered for StringJoin"),
+        ("StringJoin", None, {}, "no GPU kernel is registered for StringJoin"),
+        ("MatMul", "", {"T": ["int32"]}, "the GPU kernel of MatMul takes T in (float32, float16), not int32"),
+        ("MatMul", "", {"T": ["float16"]}, CHOSEN),
+        ("MatMul", None, {}, f"asked for by the program, {CHOSEN}"),
+        ("Cast", "", {"SrcT": ["bool"], "DstT": ["bool"]}, "no GPU kernel of Cast takes SrcT bool, DstT bool together"),
+        ("Identity", "", {"T": ["int32"]}, CHOSEN),
+        ("_If", "", {"Tout": ["int32", "float32"]}, CHOSEN),
+        ("__inference_step_8", None, {}, f"asked for by the program, without a kernel for GPUs, {CHOSEN}"),
+    ],
+)  # fmt: skip
+def test_why_an_operation_is_on_the_cpu_beside_a_gpu(kind, asked, types, why):
+    placed = [Operation("x", kind, CPU), Operation("x", kind, "", asked, types), Operation("y", "MatMul", GPU)]
+    assert placement_report(placed, has_gpu=True, kernels=KERNELS)["on_cpu"] == {"x": why}
+
+
+def test_what_asked_for_a_gpu_that_is_not_there_fell_to_the_cpu_on_a_replica_without_any():
+    rows = [{"name": "x", "type": "MatMul", "asked": "/device:GPU:1"}, {"name": "y", "type": "Add", "device": CPU}]
+    ran, _ = read_partitions(map(json.dumps, rows))
+    report = placement_report([Operation("x", "MatMul", CPU), *ran], has_gpu=False)
+    assert report["on_cpu"] == {
+        "x": "it asked for /device:GPU:1, but there is no GPU: allow_soft_placement put it here"
+    }
+    assert report["counts"] == {CPU: 2}
 
 
 IN_GRAPH = (
@@ -58,6 +110,7 @@ OTHER_TASK = (
     "device types [CPU]. All available devices [/job:worker/replica:0/task:1/device:CPU:0]. [Op:MatMul] name: "
 )
 FUNCTION = "InvalidArgumentError: Unable to find any devices for spec /device:GPU:1 [Op:__inference_g_8]"
+COPY = "RuntimeError: /job:localhost/replica:0/task:0/device:GPU:1 unknown device."
 
 
 @pytest.mark.parametrize(
@@ -73,13 +126,28 @@ FUNCTION = "InvalidArgumentError: Unable to find any devices for spec /device:GP
         ),
         (NO_KERNEL, "operation s asked for GPU:0, for which it has no kernel."),
         (OTHER_TASK, "operation MatMul asked for CPU:0 of ps 2, which does not exist; there is CPU:0 of worker 1."),
-        ("RuntimeError: GPU:1 unknown device.", "an operation asked for GPU:1, which does not exist."),
+        (COPY, "an operation asked for GPU:1, which does not exist."),
+        (
+            f"{FUNCTION}\n{note_devices([CPU, GPU], 'product')}",
+            "operation product of __inference_g_8 asked for GPU:1, which does not exist; there is CPU:0, GPU:0.",
+        ),
+        (
+            f"{FUNCTION}\n{note_devices([CPU], '')}",
+            "operation __inference_g_8 asked for GPU:1, which does not exist; there is CPU:0.",
+        ),
+        (f"{COPY}\n{note_devices([CPU], '')}", "an operation asked for GPU:1, which does not exist; there is CPU:0."),
     ],
 )
 def test_a_device_that_does_not_exist_is_named_with_what_does(text, said):
     found = missing_device(f"Traceback (most recent call last):\nGraph execution error:\n{text}\n\t [[c]]")
     assert found.startswith(said)
     assert "allow_soft_placement: true" in found
+
+
+def test_errors_that_do_not_list_devices_are_known_from_those_that_do():
+    assert unlisted_device(FUNCTION) == UnlistedDevice("/device:GPU:1", "__inference_g_8")
+    assert unlisted_device(COPY) == UnlistedDevice(GPU.replace("GPU:0", "GPU:1"), "")
+    assert [unlisted_device(text) for text in (IN_GRAPH, EAGER, COLOCATED, NO_KERNEL, OTHER_TASK)] == [None] * 5
 
 
 def test_partitions_tell_what_runs_where_and_what_moves():

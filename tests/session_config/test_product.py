@@ -39,7 +39,7 @@ PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
     "towers": (TWO, IMPORT + FACTORS + TOWERS.replace("DEVICES", "['/cpu:0', '/cpu:1']")),
     "moving": (TWO, IMPORT + MOVING),
     "missing": ({"allow_soft_placement": False}, on("/gpu:1")),
-    "placed": ({"allow_soft_placement": True}, on("/gpu:1")),
+    "placed": ({"allow_soft_placement": True, "log_device_placement": True}, on("/gpu:1")),
     "memory": (MEMORY, IMPORT + OPTIONS),
 }
 
@@ -82,6 +82,56 @@ def test_programs_compute_are_placed_and_are_refused_as_written(make_gang: Calla
     ):
         assert text in said
     assert "True 0.5" in output["memory"]
+    assert placed(gang, 5)[1]["on_cpu"]["product"] == (
+        "it asked for /device:GPU:1, but there is no GPU: allow_soft_placement put it here"
+    )
+    assert "fell to the CPU" in output["placed"]
+
+
+IN_FUNCTION = (
+    IMPORT
+    + """
+@tf.function
+def inner(x):
+    with tf.device(DEVICE): return tf.matmul(x, x, name='product')
+@tf.function
+def outer(x):
+    return inner(x) + 1.0
+print(CALL(tf.constant([[2.0]])).numpy().tolist())
+"""
+)
+COPIED = IMPORT + "tf.constant([[2.0]]).gpu(1)\n"
+HARD = {"allow_soft_placement": False, "device_count": {"CPU": 2}}
+EXISTS = "asked for GPU:1, which does not exist; there is CPU:0, CPU:1. session_config.allow_soft_placement: true would"
+
+
+def in_function(device: str, call: str = "inner") -> str:
+    return IN_FUNCTION.replace("DEVICE", repr(device)).replace("CALL", call)
+
+
+def test_functions_are_placed_and_every_form_of_a_missing_device_says_what_exists(
+    make_gang: Callable[..., Gang],
+) -> None:
+    programs = {
+        "function": (HARD, in_function("/gpu:1"), "operation product of __inference_inner_"),
+        "nested": (HARD, in_function("/gpu:1", "outer"), "operation "),
+        "copied": (HARD, COPIED, "an operation "),
+        "placed": ({"log_device_placement": True, "device_count": {"CPU": 2}}, in_function("/cpu:1"), ""),
+    }
+    gang = make_gang(count=len(programs), start_method="zygote")
+    watches = {
+        name: gang.start(source, replica=number, session_config=config, api="tf2")
+        for number, (name, (config, source, _)) in enumerate(programs.items())
+    }
+    outcomes = {name: watch.end(180) for name, watch in watches.items()}
+    for name in ("function", "nested", "copied"):
+        assert outcomes[name].state is AttemptState.FAILED
+        assert programs[name][2] in outcomes[name].message
+        assert EXISTS in outcomes[name].message
+    assert outcomes["placed"].state is AttemptState.SUCCEEDED, watches["placed"].lines
+    where, report = placed(gang, 3)
+    assert where["product"] == "CPU:1"
+    assert sum(report["transfers"].values()) > 0
 
 
 def test_what_was_asked_and_applied_is_recorded(make_gang: Callable[..., Gang]) -> None:

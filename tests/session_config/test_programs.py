@@ -43,6 +43,16 @@ print(tf.Session().run(total).tolist())
 """
 EAGER = "a, b = tf.ones((1, 1)), tf.ones((1, 1))\nwith tf.device('/gpu:1'): tf.matmul(a, b)"
 FUNCTION = "@tf.function\ndef g():\n    with tf.device('/gpu:1'): return tf.matmul([[1.0]], [[2.0]])\ng()"
+KERNELS = """
+import __main__, pathlib, tempfile
+from airflow_tf.runtime import kernels
+with tempfile.TemporaryDirectory() as folder:
+    kernels.record(pathlib.Path(folder))
+    print(pathlib.Path(folder, 'kernels.json').read_text())
+    __main__.pretend_gpus(1)
+    kernels.record(pathlib.Path(folder))
+    print(pathlib.Path(folder, 'kernels.json').read_text())
+"""
 TWO = {"device_count": {"CPU": 2}, "log_device_placement": True}
 
 
@@ -58,6 +68,7 @@ CASES = {
     "missing, placed": ("v1", {"allow_soft_placement": True}, on("/gpu:1")),
     "missing, eager": ("tf2", {"allow_soft_placement": False}, EAGER),
     "missing, function": ("tf2", {"allow_soft_placement": False}, FUNCTION),
+    "kernels": ("tf2", {}, KERNELS),
     "memory": (
         "v1", {"gpu_options": {"allow_growth": True, "per_process_gpu_memory_fraction": 0.5}},
         V1 + "o = tf.Session()._config.gpu_options; print(o.allow_growth, o.per_process_gpu_memory_fraction)",
@@ -118,6 +129,29 @@ def test_with_soft_placement_the_same_program_succeeds(results):
 
 def test_growth_and_fraction_are_in_the_config_of_the_session(results):
     assert "True 0.5" in results["memory"]["output"]
+
+
+def test_kernels_are_told_where_tensorflow_sees_a_gpu(results):
+    """A build for CPUs has a few of them, too."""
+    without, kernels = [json.loads(line) for line in results["kernels"]["output"].splitlines() if line.startswith("{")]
+    assert without == {}
+    assert (kernels["StringJoin"], kernels["MatMul"]) == ([], [])
+    assert {"dtype": ["int32"]} in kernels["Const"]
+    assert {"T": ["float16"]} in kernels["Identity"]
+
+
+def test_the_report_says_which_kernel_a_gpu_lacks(tmp_path):
+    gpu, cpu = (f"/job:localhost/replica:0/task:0/device:{device}:0" for device in ("GPU", "CPU"))
+    (tmp_path / "output.log").write_text(f"joined: (StringJoin): {cpu}\nproduct: (MatMul): {gpu}\n")
+    (tmp_path / "kernels.json").write_text('{"StringJoin":[],"MatMul":[{"T":["float32"]}]}')
+    launch = ReplicaLaunch(
+        replica=0, count=1, entrypoint="m:f", code_folder="", folder=str(tmp_path), session_config=TWO,
+        visible_devices="0",
+    )  # fmt: skip
+    write_placement(launch)
+    report = json.loads((tmp_path / "placement.json").read_text())
+    assert report["on_cpu"] == {"joined": "no GPU kernel is registered for StringJoin"}
+    assert not (tmp_path / "kernels.json").exists(), "it is of use for the report alone"
 
 
 def test_the_report_lies_beside_the_output(results, tmp_path):

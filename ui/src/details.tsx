@@ -127,7 +127,7 @@ function Placement({ details }: { details: Details }) {
       <Numbers numbers={details.transfers} one="tensor" />
       {details.on_cpu.length > 0 && (
         <details>
-          <summary>{count(details.on_cpu.length, "operation")} left to the CPU though the replica has GPUs</summary>
+          <summary>{count(details.on_cpu.length, "operation")} fell to the CPU</summary>
           <p>
             <code>{details.on_cpu.join(", ")}</code>
           </p>
