@@ -128,6 +128,17 @@ def _publish(home: AirflowHome, run_id: str) -> None:
         assert done.rowcount == 1
 
 
+def _call(home: AirflowHome, map_index: int, name: str | None) -> None:
+    """Give a task instance the name that Airflow stores when the task begins and has a ``map_index_template``."""
+    with contextlib.closing(sqlite3.connect(home.folder / "airflow.db", timeout=30)) as database, database:
+        done = database.execute(
+            "UPDATE task_instance SET rendered_map_index = ? "
+            "WHERE dag_id = 'dag' AND run_id = 'run' AND task_id = 'train' AND map_index = ?",
+            (name, map_index),
+        )
+        assert done.rowcount == 1
+
+
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("pages")
@@ -258,6 +269,26 @@ def test_a_task_instance_shows_its_replica_and_the_keyboard_chooses_others(page:
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
     expect(page.get_by_role("img", name="loss: replica 0")).to_be_visible()
+
+
+def test_a_trial_is_named_by_its_arguments(installation: Installation, page: Page) -> None:
+    home = installation.airflow.home
+    page.goto("/dags/dag/runs/run/tasks/train/mapped/1/plugin/tf-training-task")
+    replicas = page.get_by_role("table", name="Replicas")
+    row = replicas.get_by_role("row", name="replica 1")
+    expect(row).to_be_visible()
+    try:
+        _call(home, 0, "replica 0")
+        _call(home, 1, "rate=0.1 layers=<b>2</b>")
+        expect(row).to_contain_text("replica 1 rate=0.1 layers=<b>2</b>")  # seen without a reload
+        expect(page.get_by_role("heading", name="Replica 1 · rate=0.1 layers=<b>2</b>")).to_be_visible()
+        expect(page.locator(".u-legend").first).to_contain_text("rate=0.1 layers=<b>2</b>")
+        expect(replicas.get_by_role("row", name="replica 0").get_by_role("cell").nth(1)).to_have_text("replica 0")
+        page.get_by_role("button", name="replica 0").click()
+        expect(page.get_by_role("heading", name="Replica 0", exact=True)).to_be_visible()
+    finally:
+        _call(home, 0, None)
+        _call(home, 1, None)
 
 
 def test_the_pages_follow_the_dark_mode_of_airflow(page: Page) -> None:

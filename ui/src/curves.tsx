@@ -3,6 +3,7 @@ import uPlot from "uplot";
 import { ask, part, pause, reasonOf } from "./api";
 import type { Curve } from "./api";
 import { colourOf, isDashed } from "./colours";
+import type { Names } from "./names";
 import { Empty, Loading, Problem } from "./parts";
 import { gain, namesOf } from "./series";
 import type { Have, Line } from "./series";
@@ -79,7 +80,7 @@ const inShort = (value: number | null) => (value === null ? "–" : String(Numbe
 /** A tick of an axis; a logarithmic one has some without a text. */
 const inTick = (value: number | null) => (value === null ? "" : inShort(value));
 
-function options(title: string, replicas: number[], isLog: boolean, width: number): uPlot.Options {
+function options(replicas: number[], labels: string[], isLog: boolean, width: number): uPlot.Options {
   const [stroke, grid] = [themeColour("fg-muted"), themeColour("border")];
   const axis: uPlot.Axis = { stroke, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
   return {
@@ -90,8 +91,8 @@ function options(title: string, replicas: number[], isLog: boolean, width: numbe
     axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(inTick) }],
     series: [
       { label: "step", value: (_, step: number | null) => step?.toLocaleString() ?? "–" },
-      ...replicas.map((replica) => ({
-        label: `${title} ${replica}`,
+      ...replicas.map((replica, index) => ({
+        label: labels[index] ?? "",
         stroke: colourOf(replica),
         width: 1.5,
         spanGaps: true,
@@ -120,14 +121,17 @@ function show(plot: uPlot, data: uPlot.AlignedData) {
 interface ChartProps {
   name: string;
   lines: Map<number, Line>;
+  names: Names;
   isLog: boolean;
 }
 
-function Chart({ name, lines, isLog }: ChartProps) {
+function Chart({ name, lines, names, isLog }: ChartProps) {
   const place = React.useRef<HTMLDivElement>(null);
   const plot = React.useRef<uPlot | null>(null);
   const theme = useTheme();
   const replicas = [...lines.keys()].join();
+  const called = [...lines.keys()].map((replica) => names.get(replica) ?? `replica ${replica}`);
+  const labels = JSON.stringify(called); // compared by what it says
   const isPositive = [...lines.values()].every(([, values]) => values.every((value) => value > 0));
   const distribution = isLog && isPositive;
   const data = React.useMemo(() => uPlot.join([...lines.values()]), [lines]);
@@ -135,7 +139,7 @@ function Chart({ name, lines, isLog }: ChartProps) {
     const element = place.current;
     if (!element) return undefined;
     const numbers = replicas.split(",").map(Number);
-    const made = new uPlot(options("replica", numbers, distribution, element.clientWidth), undefined, element);
+    const made = new uPlot(options(numbers, JSON.parse(labels) as string[], distribution, element.clientWidth), undefined, element);
     plot.current = made;
     const observer = new ResizeObserver(() => {
       made.setSize({ width: element.clientWidth, height: HEIGHT });
@@ -146,10 +150,10 @@ function Chart({ name, lines, isLog }: ChartProps) {
       made.destroy();
       plot.current = null;
     };
-  }, [replicas, distribution, theme]);
+  }, [replicas, labels, distribution, theme]);
   React.useEffect(() => {
     if (plot.current) show(plot.current, data);
-  }, [data, replicas, distribution, theme]);
+  }, [data, replicas, labels, distribution, theme]);
   const last = [...lines].map(([replica, [, values]]) => `replica ${replica} ${inShort(values[values.length - 1] ?? null)}`);
   return (
     <figure className="tf-chart" role="img" aria-label={`${name}: ${last.join(", ")}`}>
@@ -168,7 +172,15 @@ function linesOf(have: Map<number, Have>, replicas: number[], name: string): Map
   return found;
 }
 
-export function Curves({ path, runId, replicas, isLive }: { path: string; runId: string; replicas: number[]; isLive: boolean }) {
+interface CurvesProps {
+  path: string;
+  runId: string;
+  replicas: number[];
+  names: Names;
+  isLive: boolean;
+}
+
+export function Curves({ path, runId, replicas, names, isLive }: CurvesProps) {
   const { have, isWhole, problem } = useCurves(path, runId, replicas, isLive);
   const [isLog, setLog] = React.useState(false);
   const chosen = replicas.join();
@@ -203,7 +215,7 @@ export function Curves({ path, runId, replicas, isLive }: { path: string; runId:
       )}
       <div className="tf-charts">
         {charts.map(({ name, lines }) => (
-          <Chart key={name} name={name} lines={lines} isLog={isLog} />
+          <Chart key={name} name={name} lines={lines} names={names} isLog={isLog} />
         ))}
       </div>
     </section>

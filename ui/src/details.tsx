@@ -190,10 +190,21 @@ function Files({ path, runId, replica }: { path: string; runId: string; replica:
   );
 }
 
-export function ReplicaDetails({ gang, path, runId, replica }: { gang: Training; path: string; runId: string; replica: number }) {
+interface DetailsProps {
+  gang: Training;
+  path: string;
+  runId: string;
+  replica: number;
+  name: string | undefined;
+}
+
+export function ReplicaDetails({ gang, path, runId, replica, name }: DetailsProps) {
   return (
     <section aria-labelledby="tf-replica">
-      <h2 id="tf-replica">Replica {replica}</h2>
+      <h2 id="tf-replica">
+        Replica {replica}
+        {name && ` · ${name}`}
+      </h2>
       <h3>Attempts</h3>
       <Attempts gang={gang} replica={replica} />
       {gang.is_here && <Files path={path} runId={runId} replica={replica} />}

@@ -1,12 +1,14 @@
 // The table of a gang's replicas.
 import type { Replica, Training } from "./api";
 import { colourOf, MOST_CURVES } from "./colours";
+import type { Names } from "./names";
 import { Age, State } from "./parts";
 
 const inRate = (rate: number) => `${rate.toLocaleString(undefined, { maximumSignificantDigits: 3 })} /s`;
 
 interface RowProps {
   row: Replica;
+  name: string | undefined;
   isDrawn: boolean;
   canDraw: boolean;
   isSelected: boolean;
@@ -14,7 +16,7 @@ interface RowProps {
   onSelect: (replica: number) => void;
 }
 
-function Row({ row, isDrawn, canDraw, isSelected, onDraw, onSelect }: RowProps) {
+function Row({ row, name, isDrawn, canDraw, isSelected, onDraw, onSelect }: RowProps) {
   return (
     <tr className={isSelected ? "tf-selected" : ""}>
       <td>
@@ -40,6 +42,7 @@ function Row({ row, isDrawn, canDraw, isSelected, onDraw, onSelect }: RowProps) 
         >
           replica {row.replica}
         </button>
+        {name && <span className="tf-quiet"> {name}</span>}
       </td>
       <td>
         <State name={row.state} />
@@ -75,13 +78,14 @@ function Row({ row, isDrawn, canDraw, isSelected, onDraw, onSelect }: RowProps) 
 
 interface Props {
   gang: Training;
+  names: Names;
   drawn: number[];
   selected: number;
   onDraw: (replica: number) => void;
   onSelect: (replica: number) => void;
 }
 
-export function Replicas({ gang, drawn, selected, onDraw, onSelect }: Props) {
+export function Replicas({ gang, names, drawn, selected, onDraw, onSelect }: Props) {
   return (
     <div className="tf-scroll tf-low">
       <table aria-label="Replicas">
@@ -104,6 +108,7 @@ export function Replicas({ gang, drawn, selected, onDraw, onSelect }: Props) {
             <Row
               key={row.replica}
               row={row}
+              name={names.get(row.replica)}
               isDrawn={drawn.includes(row.replica)}
               canDraw={drawn.length < MOST_CURVES}
               isSelected={row.replica === selected}

@@ -3,6 +3,7 @@ import { part, usePolled } from "./api";
 import type { AssetEvents, Training } from "./api";
 import { Curves } from "./curves";
 import { ReplicaDetails } from "./details";
+import { useNames } from "./names";
 import { Age, count, Empty, Loading, Problem } from "./parts";
 import { Replicas } from "./replicas";
 
@@ -49,18 +50,19 @@ function GangPage({ gang, dagId, runId, replica }: { gang: Training; dagId: stri
     setDrawn(shown.includes(number) ? shown.filter((each) => each !== number) : [...shown, number].sort((a, b) => a - b));
   };
   const path = gangPath(dagId, gang.key);
+  const names = useNames(dagId, runId, gang.task_id);
   return (
     <>
       <Facts gang={gang} />
-      <Replicas gang={gang} drawn={shown} selected={selected} onDraw={toggle} onSelect={setSelected} />
+      <Replicas gang={gang} names={names} drawn={shown} selected={selected} onDraw={toggle} onSelect={setSelected} />
       {gang.is_here ? (
-        <Curves path={path} runId={runId} replicas={shown} isLive={isLive(gang)} />
+        <Curves path={path} runId={runId} replicas={shown} names={names} isLive={isLive(gang)} />
       ) : (
         <Empty title="The files of this training are not here.">
           Curves, session config, placement and checkpoints are read from the run folder: it is on another host, or removed.
         </Empty>
       )}
-      <ReplicaDetails gang={gang} path={path} runId={runId} replica={selected} />
+      <ReplicaDetails gang={gang} path={path} runId={runId} replica={selected} name={names.get(selected)} />
     </>
   );
 }
