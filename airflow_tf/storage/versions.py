@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from airflow_tf.core.errors import DeclarationError, StorageError, StorageNotFoundError
@@ -35,6 +36,7 @@ COPIES_SECONDS = 7 * 86400.0
 """What was copied or sent for a run that has not published goes when nothing came for so long."""
 _VERSION = re.compile(r"^v=\d{8}T\d{6}Z-[0-9a-f]+$")
 _REMOVING = ".airflow_tf-pruned-"
+_POINTING = ".airflow_tf-latest-"
 _MOST_LOOKS = 20
 
 
@@ -61,24 +63,29 @@ class Versions:
 
     def all(self) -> list[Version]:
         """Return the whole versions, oldest first; a base that is not there has none."""
-        found = [self._look(name) for name in self._names()]
+        found = [self._look(name) for name in _names(self._children(self.uri.path))]
         return [version for version in found if version is not None]
 
     def latest(self) -> str | None:
         """Return the URI of the newest version that is not to be removed, None where there is none."""
-        name = self.patience(self._newest)
+        name = self.patience(lambda: self._newest(self._children(self.uri.path)))
         return None if name is None else self.uri.at(self._path(name))
 
     def point(self) -> None:
-        """Let ``_latest`` name the newest version.
+        """Let ``_latest`` name the newest version, and remove what killed publishers left of a pointer.
 
         :raises StorageError: if it cannot be written.
         """
+        there: list[FileInfo] = []
         for _ in range(_MOST_LOOKS):
-            name = self.patience(self._newest)
+            there = self.patience(lambda: self._children(self.uri.path))
+            name = self.patience(partial(self._newest, there))
             if name is None or self.patience(self.pointer) == name:
-                return
-            self.patience(lambda text=name: self._write_pointer(text))  # type: ignore[misc]
+                break
+            self.patience(partial(self._write_pointer, name))
+        for info in there:
+            if posixpath.basename(info.path).startswith(_POINTING):
+                self.patience(partial(self.files.delete, info.path))
 
     def pointer(self) -> str | None:
         """Return what ``_latest`` names."""
@@ -130,14 +137,9 @@ class Versions:
             rows.append({"version": version.name, "result": result, "reason": reasons[version.name]})
         return rows
 
-    def _names(self) -> list[str]:
-        """Return the names of what may be versions, oldest first."""
-        names = [posixpath.basename(info.path) for info in self._children(self.uri.path) if info.is_dir]
-        return sorted(name for name in names if _VERSION.match(name))
-
-    def _newest(self) -> str | None:
+    def _newest(self, there: Sequence[FileInfo]) -> str | None:
         """Look from the newest name backwards: mostly one look, however many versions there are."""
-        looks = (self._look(name) for name in reversed(self._names()))
+        looks = (self._look(name) for name in reversed(_names(there)))
         return next((found.name for found in looks if found and found.marked_at is None), None)
 
     def _carry_out(self, version: Version, result: str) -> None:
@@ -199,16 +201,23 @@ class Versions:
         return Version(name, published, known, marked, step if isinstance(step, int) else None)
 
     def _write_pointer(self, name: str) -> None:
-        temporary = self._path(f".airflow_tf-latest-{uuid.uuid4().hex[:12]}")
+        temporary = self._path(f"{_POINTING}{uuid.uuid4().hex[:12]}")
         try:
-            self.files.write(temporary, [name.encode()])
-            self.files.replace(temporary, self._path(LATEST))
+            with contextlib.suppress(StorageNotFoundError):  # another publisher took it for a killed one's: look again
+                self.files.write(temporary, [name.encode()])
+                self.files.replace(temporary, self._path(LATEST))
         finally:
             with contextlib.suppress(StorageError):  # it was renamed
                 self.files.delete(temporary)
 
     def _path(self, name: str) -> str:
         return posixpath.join(self.uri.path, name)
+
+
+def _names(there: Sequence[FileInfo]) -> list[str]:
+    """Return the names of what may be versions, oldest first."""
+    names = [posixpath.basename(info.path) for info in there if info.is_dir]
+    return sorted(name for name in names if _VERSION.match(name))
 
 
 def _require_metric(versions: Sequence[Version], metric: str) -> None:

@@ -39,9 +39,9 @@ from tests.storage.storage_helpers import eventually, movers
 class Place:
     """A base URI on one backend, empty at first."""
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, version: str = "v=1") -> None:
         self.base = base
-        self.destination = f"{base}/v=1"
+        self.destination = f"{base}/{version}"
         self.options = StorageOptions.from_uri(base)
         self.path = Uri.parse(base).path
         self.files: FileSystem = open_file_system(Uri.parse(base), self.options)
@@ -110,9 +110,9 @@ def manifest_of(local: Path, fence: int = 5, **changes: Any) -> PublishManifest:
     return PublishManifest(**({"fence": fence, "digest": digest, "files": files, "metrics": {"mae": 1.5}} | changes))
 
 
-def whole(local: Path, manifest: PublishManifest) -> dict[str, bytes]:
-    files = {f"v=1/{name}": (local / name).read_bytes() for name in manifest.files}
-    return files | {"v=1/manifest.json": manifest.dumps().encode(), "v=1/_SUCCESS": b""}
+def whole(local: Path, manifest: PublishManifest, version: str = "v=1") -> dict[str, bytes]:
+    files = {f"{version}/{name}": (local / name).read_bytes() for name in manifest.files}
+    return files | {f"{version}/manifest.json": manifest.dumps().encode(), f"{version}/_SUCCESS": b""}
 
 
 def test_the_destination_holds_the_files_the_manifest_and_success(place: Place, local: Path) -> None:

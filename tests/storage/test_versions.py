@@ -113,7 +113,7 @@ class Racing:
         if not self.raced:
             self.raced = True
             fill(self._place, [NAMES[4]])
-            versions_of(self._place).point()
+            self._place.files.write(target, [NAMES[4].encode()])
         self._place.files.replace(source, target)
 
 
@@ -121,6 +121,27 @@ def test_an_older_name_that_was_written_late_is_corrected(here: Place) -> None:
     fill(here, NAMES[:1])
     versions_of(here, Racing(here)).point()
     assert versions_of(here).pointer() == NAMES[4]
+
+
+class Tidying(Racing):
+    """Another publisher removes what it takes for a dead one's pointer, before ours gets its name."""
+
+    def replace(self, source: str, target: str) -> None:
+        if not self.raced:
+            self.raced = True
+            self._place.files.delete(source)
+        self._place.files.replace(source, target)
+
+
+def test_a_pointer_that_a_killed_publisher_has_left_is_removed_and_one_that_lives_is_written_again(
+    place: Place,
+) -> None:
+    fill(place, NAMES[:1])
+    place.files.write(f"{place.path}/.airflow_tf-latest-0123456789ab", [b"v="])
+    versions_of(place, racing := Tidying(place)).point()
+    assert racing.raced
+    assert versions_of(place).pointer() == NAMES[0]
+    assert place.names() == ["_latest", NAMES[0]]
 
 
 class Counted:
