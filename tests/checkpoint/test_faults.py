@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import resource
+import re
 import struct
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry, latest
 from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.checkpoint.wire import extend_crc, mask
 from airflow_tf.core.errors import CheckpointError
+from tests.storage.storage_helpers import on_small_disk
 
 fork = multiprocessing.get_context("fork")
 
@@ -50,25 +52,70 @@ def test_an_average_killed_at_any_moment_leaves_a_whole_one_or_none(inputs, tmp_
     assert content(folder) == expected
 
 
-def test_a_full_disk_is_named_and_an_older_average_stays(inputs, tmp_path):
-    destination = str(tmp_path / "out" / "ckpt")
-    average(inputs[:1], destination)
-    before = content(tmp_path / "out")
+AVERAGE = """
+import json, pathlib, sys, zlib
+from airflow_tf.core.checkpoint.average import average
+from airflow_tf.core.errors import CheckpointError
+from tests.storage.storage_helpers import on_small_disk
 
-    def limited(queue):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))  # as a full disk: a write fails midway
-        try:
-            average(inputs, destination)
-        except CheckpointError as error:
-            queue.put(str(error))
+disk, *inputs = sys.argv[1:]
+folder, filler = pathlib.Path(disk, "out"), pathlib.Path(disk, "filler")
 
-    queue = fork.SimpleQueue()
-    process = fork.Process(target=limited, args=(queue,))
-    process.start()
-    process.join(60)
-    assert "out/ckpt cannot be written: File too large. Make room, or write elsewhere." in queue.get()
-    assert {name.name for name in (tmp_path / "out").iterdir()} == set(before)
-    assert content(tmp_path / "out") == before
+def try_to_average(*inputs, **options):
+    try:
+        average(inputs, str(folder / "ckpt"), **options)
+    except CheckpointError as error:
+        return str(error)
+    return "averaged"
+
+def content():
+    return {path.name: zlib.crc32(path.read_bytes()) for path in folder.iterdir()}
+"""
+
+
+def test_a_disk_that_is_too_small_is_named_before_the_first_byte_and_an_older_average_stays(inputs, tmp_path):
+    program = """
+begun = []
+done = [try_to_average(inputs[0]), content()]
+done += [try_to_average(*inputs, on_begin=lambda *_: begun.append(1)), content(), len(begun)]
+for path in folder.iterdir():
+    path.unlink()
+print(json.dumps([*done, try_to_average(*inputs)]))
+"""
+    first, before, refused, after, begun, then = on_small_disk(tmp_path, AVERAGE + program, *inputs)
+    assert (first, then, begun) == ("averaged", "averaged", 0)
+    assert "out/ckpt cannot be written: 5.7 MiB are needed, 2.3 MiB are free. Make room" in refused
+    assert before == after
+    assert before.keys() == {"checkpoint", "ckpt.index", "ckpt.data-00000-of-00001"}
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 700_000), (700, 1_000)])
+def test_a_disk_that_fills_up_while_an_average_is_written_leaves_no_part_and_the_next_one_is_whole(
+    count, size, write, tmp_path
+):
+    make = np.random.default_rng(0).normal
+    inputs = [write(f"r{n}", **{f"w{i}": make(size=size).astype("f4") for i in range(count)}) for n in range(2)]
+    program = """
+def fill(done, total):  # another program takes all that is free
+    if done > total / 2:
+        with filler.open("ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+done = [try_to_average(inputs[0]), content(), try_to_average(*inputs, on_progress=fill), content()]
+filler.unlink()
+print(json.dumps([*done, try_to_average(*inputs), content()]))
+"""
+    first, before, failed, after, then, whole = on_small_disk(tmp_path, AVERAGE + program, *inputs)
+    assert (first, then) == ("averaged", "averaged")
+    room = r"No space left on device \(2\.7 MiB are needed, [\d.]+ [KM]iB are free\)\. Make room"
+    assert re.search(f"out/ckpt cannot be written: {room}", failed)
+    assert before == after
+    average(inputs, str(tmp_path / "whole" / "ckpt"))
+    assert whole == {name: zlib.crc32(data) for name, data in content(tmp_path / "whole").items()}
 
 
 def test_an_empty_model_and_a_thousand_variables(write, tmp_path):

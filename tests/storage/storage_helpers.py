@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +46,23 @@ def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
         assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
     return value
+
+
+SMALL_DISK_BYTES = 8 * 2**20
+
+
+def on_small_disk(tmp_path: Path, program: str, *arguments: str) -> Any:
+    """Run a program with a tmpfs of 8 MiB at ``tmp_path/disk`` that only it sees; return what it prints as JSON.
+
+    Linux lets every user make one in a mount namespace of its own, unless the administrator forbids it.
+    """
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = f'mount -t tmpfs -o size={SMALL_DISK_BYTES} none "$0" && exec "$@"'
+    command = ["unshare", "-rm", "sh", "-c", mounted, str(disk), sys.executable, "-c", program]
+    done = subprocess.run([*command, str(disk), *arguments], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 class Staging:

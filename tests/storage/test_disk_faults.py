@@ -1,26 +1,16 @@
-"""A real HDFS and a local disk that is full, small or read-only: a tmpfs in a mount namespace of its own.
-
-Linux lets every user make one by ``unshare -rm``, unless the administrator forbids it.
-"""
+"""A real HDFS and a local disk that is full, small or read-only."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_tf.storage.base import FileSystem
 from airflow_tf.testing.hdfs import HdfsCluster
-from tests.storage.storage_helpers import Staging
+from tests.storage.storage_helpers import Staging, on_small_disk
 
 pytestmark = pytest.mark.hdfs
-
-SMALL = 8 * 2**20
-"""Bytes of the small disk."""
 
 STAGE = """
 import json, pathlib, sys
@@ -42,17 +32,6 @@ def left(*folders):
 """
 
 
-def on_small_disk(tmp_path: Path, program: str, *arguments: str) -> Any:
-    """Run a program with a tmpfs of 8 MiB at ``tmp_path/disk`` that only it sees; return what it prints as JSON."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = f'mount -t tmpfs -o size={SMALL} none "$0" && exec "$@"'
-    command = ["unshare", "-rm", "sh", "-c", mounted, str(disk), sys.executable, "-c", STAGE + program]
-    done = subprocess.run([*command, str(disk), *arguments], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_a_disk_that_is_too_small_is_named_before_the_first_byte_and_what_fits_is_staged_then(
     hdfs_cluster: HdfsCluster, hdfs: FileSystem, folder: str, tmp_path: Path
 ) -> None:
@@ -63,7 +42,7 @@ disk, uri = sys.argv[1:]
 cache, target = f"{disk}/cache", f"{disk}/run/data"
 print(json.dumps([stage(uri, cache, target), left(disk), stage(f"{uri}/1.csv", cache, target), len(left(cache))]))
 """
-    refused, files, then, cached = on_small_disk(tmp_path, program, f"{hdfs_cluster.uri}{folder}")
+    refused, files, then, cached = on_small_disk(tmp_path, STAGE + program, f"{hdfs_cluster.uri}{folder}")
     assert refused[0] == "StorageNoSpaceError"
     assert "9.0 MiB are needed, 8.0 MiB are free" in refused[1]
     assert files == []
@@ -114,7 +93,7 @@ print(json.dumps([first, left(disk + "/run"), left(cache + "/partial"), stage(te
                   left(cache + "/partial"), (target / "07.csv").read_text()[:4]]))
 """
     failed, staged, partial, then, partial_then, content = on_small_disk(
-        tmp_path, program, f"{hdfs_cluster.uri}{folder}"
+        tmp_path, STAGE + program, f"{hdfs_cluster.uri}{folder}"
     )
     assert failed[0] == "StorageNoSpaceError"
     assert "The disk of " in failed[1]
@@ -134,7 +113,7 @@ disk, uri, cache = sys.argv[1:]
 print(json.dumps([stage(uri, cache, f"{disk}/run/data"), left(disk), len(left(cache))]))
 """
     cache = str(tmp_path / "cache")
-    failed, files, cached = on_small_disk(tmp_path, program, f"{hdfs_cluster.uri}{folder}", cache)
+    failed, files, cached = on_small_disk(tmp_path, STAGE + program, f"{hdfs_cluster.uri}{folder}", cache)
     assert failed[0] == "StorageNoSpaceError"
     assert f"{tmp_path}/disk/run" in failed[1]
     assert (files, cached) == ([], 1)
@@ -153,7 +132,7 @@ print(json.dumps(stage(uri, cache, target)))
 """
     folders = {name: str(tmp_path / ("disk" if name == place else "") / name) for name in ("cache", "run")}
     uri = f"{hdfs_cluster.uri}{folder}"
-    kind, text = on_small_disk(tmp_path, program, uri, folders["cache"], f"{folders['run']}/data")
+    kind, text = on_small_disk(tmp_path, STAGE + program, uri, folders["cache"], f"{folders['run']}/data")
     assert kind == "StoragePermissionError"
     assert "Read-only file system" in text
     assert folders[place] in text

@@ -7,7 +7,9 @@ taken from one replica, the one that trained longest.
 
 from __future__ import annotations
 
+import errno
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +24,7 @@ from airflow_tf.core.checkpoint.graph import without_tensors
 from airflow_tf.core.checkpoint.numeric import Array, decode, encode, mean
 from airflow_tf.core.checkpoint.rules import DROPPED, MEAN, OBJECT_GRAPH, require_same_structure, rules_for, step_of
 from airflow_tf.core.errors import CheckpointError
+from airflow_tf.core.units import format_bytes
 
 Progress = Callable[[int, int], None]
 Begin = Callable[[Path, int], None]
@@ -80,7 +83,8 @@ def average(
     :param on_progress: called with bytes read so far and in all.
     :param on_begin: called with the file that the data is being written into, and the size in bytes that it will have,
         where that is known; it gets its name at the end, or is deleted. Again where the average is begun anew.
-    :raises CheckpointError: if an input is damaged, the inputs differ in structure, or a tensor has NaN or infinity.
+    :raises CheckpointError: if an input is damaged, the inputs differ in structure, a tensor has NaN or infinity, or
+        the destination's disk will not hold the average, of which no part is left there.
     """
     chosen = dict(zip(prefixes, _shares(prefixes, weights, destination), strict=True))
     left_out: dict[str, str] = {}
@@ -94,9 +98,6 @@ def average(
             if not_finite == "refuse" or len(found.bad) in {0, len(chosen)}:
                 raise found.error() from found
             left_out |= dict.fromkeys(found.bad, found.what)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise CheckpointError(f"{destination} cannot be written", why, "Make room, or write elsewhere.") from error
         else:
             return replace(report, left_out=left_out)
         kept = {prefix: share for prefix, share in chosen.items() if prefix not in left_out}
@@ -115,13 +116,33 @@ def _write(
     with ExitStack() as stack:
         readers = [stack.enter_context(BundleReader(prefix)) for prefix in prefixes]
         work = _Average(readers, list(shares), on_progress, drop_optimizer=drop_optimizer)
-        writer = stack.enter_context(BundleWriter(destination))
-        if on_begin is not None and work.written_bytes is not None:
-            on_begin(writer.data_file, work.written_bytes)
-        work.write(writer)
-        written = writer.commit()
-        write_state(destination)
+        try:
+            with BundleWriter(destination) as writer:
+                if _free_bytes(destination) < work.needed_bytes:
+                    raise _not_written(destination, _room(destination, work.needed_bytes))
+                if on_begin is not None and work.written_bytes is not None:
+                    on_begin(writer.data_file, work.written_bytes)
+                work.write(writer)
+                written = writer.commit()
+            write_state(destination)
+        except OSError as error:  # what was written is gone again: what is free now is what another try would find
+            why = error.strerror or str(error)
+            room = f" ({_room(destination, work.needed_bytes)})" if error.errno == errno.ENOSPC else ""
+            raise _not_written(destination, f"{why}{room}") from error
         return work.report(destination, written)
+
+
+def _not_written(destination: str, why: str) -> CheckpointError:
+    return CheckpointError(f"{destination} cannot be written", why, "Make room, or write elsewhere.")
+
+
+def _room(destination: str, needed_bytes: int) -> str:
+    return f"{format_bytes(needed_bytes)} are needed, {format_bytes(_free_bytes(destination))} are free"
+
+
+def _free_bytes(destination: str) -> int:
+    folder = next(folder for folder in Path(destination).resolve().parents if folder.is_dir())
+    return shutil.disk_usage(folder).free
 
 
 def _shares(prefixes: Sequence[str], weights: Sequence[float], destination: str) -> list[float]:
@@ -178,12 +199,16 @@ class _Average:
         self._done = 0
 
     @property
+    def needed_bytes(self) -> int:
+        """Size of the data, or a little more where the object graph is made anew."""
+        entries = self._readers[self._source].entries
+        return sum(entries[key].size for key, rule in self._rules.items() if rule != DROPPED)
+
+    @property
     def written_bytes(self) -> int | None:
         """Size of the data; None where the object graph is made anew."""
-        kept = {key for key, rule in self._rules.items() if rule != DROPPED}
-        if len(kept) < len(self._rules) and OBJECT_GRAPH in kept:
-            return None
-        return sum(self._readers[self._source].entries[key].size for key in kept)
+        is_new = DROPPED in self._rules.values() and self._rules.get(OBJECT_GRAPH, DROPPED) != DROPPED
+        return None if is_new else self.needed_bytes
 
     def write(self, writer: BundleWriter) -> None:
         source = self._readers[self._source]

@@ -303,9 +303,11 @@ class BundleWriter:
     def __exit__(
         self, kind: type[BaseException] | None, _value: BaseException | None, _tb: TracebackType | None
     ) -> None:
-        self._file.close()
-        for path in self._temporary:
-            path.unlink(missing_ok=True)
+        try:
+            self._file.close()
+        finally:  # on a full disk the close fails as the write did
+            for path in self._temporary:
+                path.unlink(missing_ok=True)
 
     @property
     def data_file(self) -> Path:

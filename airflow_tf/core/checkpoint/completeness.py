@@ -129,9 +129,12 @@ def write_state(prefix: str) -> None:
         model_checkpoint_path=path.name, all_model_checkpoint_paths=[path.name]
     )
     temporary = path.with_name(f".{STATE_FILE}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text_format.MessageToString(state))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path.with_name(STATE_FILE))
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text_format.MessageToString(state))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path.with_name(STATE_FILE))
+    finally:  # a full disk leaves a part
+        temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
