@@ -178,10 +178,8 @@ def validate(folder: Path, count: int) -> dict[str, float]:
 
 def airflow(folder: Path, *words: str) -> dict[str, float]:
     """Run a command of Airflow from start to end."""
-    command, environment = (
-        [sys.executable, "-m", "airflow", *words],
-        os.environ | {"AIRFLOW_HOME": str(folder / "home")},
-    )
+    environment = os.environ | {"AIRFLOW_HOME": str(folder / "home")}
+    command = [sys.executable, "-m", "airflow", *words]
     began = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,20 +75,12 @@ class TensorFlowDecoratedOperator(DecoratedOperator, TensorFlowTrainOperator):
             **fixed | {"per_replica": devices} | kwargs,
         )
 
-    def _do_render_template_fields(
-        self,
-        parent: Any,  # noqa: ANN401 (Airflow's signature)
-        template_fields: Iterable[str],
-        context: Context,
-        jinja_env: Any,  # noqa: ANN401 (Airflow's signature)
-        seen_oids: set[int],
-    ) -> None:
+    def _choose_replica(self, context: Context) -> None:
         """Be the replica that has the number of this mapped instance; a task that is not mapped has one replica."""
         run = TaskRun.from_context(context)
-        if parent is self and run.map_index >= 0:
+        if run.map_index >= 0:
             self.replica, self.count = run.map_index, instance_count(run)
             self._replicas = (self.replica,)
-        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
 
     def _launch(self, context: Context, devices: ConfigContext, replica: int) -> ReplicaLaunch:
         """Write the function as a script into the folder of the run, unless it is there."""

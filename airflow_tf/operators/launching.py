@@ -161,6 +161,8 @@ class LaunchingOperator(DeviceSeeker):
         A session config may be a file. That is not left to ``template_ext``, which would take any text in ``inputs`` or
         ``arguments`` with such an ending for a file.
         """
+        if parent is self:
+            self._choose_replica(context)
         variables: Any = {**context, **self._variables(context, self.replica)}
         if parent is self:
             self._unrendered = {name: getattr(self, name) for name in _PER_REPLICA}
@@ -168,6 +170,9 @@ class LaunchingOperator(DeviceSeeker):
             template_fields = [name for name in template_fields if name != "session_config"]
             self.session_config = self._rendered("session_config", self.session_config, variables)
         super()._do_render_template_fields(parent, template_fields, variables, jinja_env, seen_oids)
+
+    def _choose_replica(self, context: Context) -> None:
+        """Settle which replica this instance is, before anything is rendered for it: as declared."""
 
     def _rendered(self, name: str, value: Any, variables: Any) -> Any:  # noqa: ANN401 (any field)
         assert self._jinja_env is not None

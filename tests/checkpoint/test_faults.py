@@ -17,7 +17,7 @@ from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry, latest
 from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.checkpoint.wire import extend_crc, mask
 from airflow_tf.core.errors import CheckpointError
-from tests.storage.storage_helpers import on_small_disk
+from tests.storage.storage_helpers import TAKE_ALL, on_small_disk
 
 fork = multiprocessing.get_context("fork")
 
@@ -56,7 +56,6 @@ AVERAGE = """
 import json, pathlib, sys, zlib
 from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.errors import CheckpointError
-from tests.storage.storage_helpers import on_small_disk
 
 disk, *inputs = sys.argv[1:]
 folder, filler = pathlib.Path(disk, "out"), pathlib.Path(disk, "filler")
@@ -96,20 +95,15 @@ def test_a_disk_that_fills_up_while_an_average_is_written_leaves_no_part_and_the
     make = np.random.default_rng(0).normal
     inputs = [write(f"r{n}", **{f"w{i}": make(size=size).astype("f4") for i in range(count)}) for n in range(2)]
     program = """
-def fill(done, total):  # another program takes all that is free
+def fill(done, total):
     if done > total / 2:
-        with filler.open("ab", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
+        take_all(filler)
 
 done = [try_to_average(inputs[0]), content(), try_to_average(*inputs, on_progress=fill), content()]
 filler.unlink()
 print(json.dumps([*done, try_to_average(*inputs), content()]))
 """
-    first, before, failed, after, then, whole = on_small_disk(tmp_path, AVERAGE + program, *inputs)
+    first, before, failed, after, then, whole = on_small_disk(tmp_path, AVERAGE + TAKE_ALL + program, *inputs)
     assert (first, then) == ("averaged", "averaged")
     room = r"No space left on device \(2\.7 MiB are needed, [\d.]+ [KM]iB are free\)\. Make room"
     assert re.search(f"out/ckpt cannot be written: {room}", failed)

@@ -25,39 +25,34 @@ def written(folder):
 
 
 def test_it_writes_a_valid_declaration_with_program_data_and_loader(airflow_tf, tmp_path):
-    code, printed = airflow_tf("init", "churn", "--folder", tmp_path)
-    assert code == 0
-    assert written(tmp_path) == FILES
+    printed = init_whole(airflow_tf, tmp_path)
     assert f"airflow tf plan {tmp_path}/churn.tf.yaml" in printed
     declaration = load_declaration(tmp_path / "churn.tf.yaml").declaration
     assert declaration.dag_id == "churn"
     assert declaration.train.entrypoint == str(tmp_path / "churn" / "train.py")
-    assert_whole(airflow_tf, tmp_path)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_each_strategy_has_a_valid_declaration_and_a_program(airflow_tf, tmp_path, strategy):
-    code, printed = airflow_tf("init", "churn", "--strategy", strategy, "--folder", tmp_path)
-    assert code == 0, printed
-    assert written(tmp_path) == FILES
+    init_whole(airflow_tf, tmp_path, "--strategy", strategy)
     assert load_declaration(tmp_path / "churn.tf.yaml").declaration.train.strategy == strategy
-    assert_whole(airflow_tf, tmp_path)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_each_example_has_a_valid_declaration_and_a_program(airflow_tf, tmp_path, example):
-    code, printed = airflow_tf("init", "churn", "--example", example, "--folder", tmp_path)
-    assert code == 0, printed
-    assert written(tmp_path) == FILES
+    init_whole(airflow_tf, tmp_path, "--example", example)
     assert f"\n{example}:" in (tmp_path / "churn.tf.yaml").read_text()
-    assert_whole(airflow_tf, tmp_path)
 
 
-def assert_whole(airflow_tf, folder):
+def init_whole(airflow_tf, folder, *words):
+    code, printed = airflow_tf("init", "churn", *words, "--folder", folder)
+    assert code == 0, printed
+    assert written(folder) == FILES
     assert "1 valid" in airflow_tf("validate", folder / "churn.tf.yaml")[1]
     texts = [(folder / name).read_text() for name in ("churn.tf.yaml", "churn.py", "churn/train.py")]
     assert not re.findall("@[A-Z]+@", "".join(texts)), "a place of the template is left"
     compile(texts[-1], "train.py", "exec")
+    return printed
 
 
 def test_a_strategy_for_an_example_is_refused(airflow_tf, tmp_path):

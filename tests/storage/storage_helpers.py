@@ -50,6 +50,17 @@ def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
 
 SMALL_DISK_BYTES = 8 * 2**20
 
+TAKE_ALL = """
+def take_all(filler):  # as another program would that takes all that is free
+    with filler.open("ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+"""
+"""For a program on a small disk."""
+
 
 def on_small_disk(tmp_path: Path, program: str, *arguments: str) -> Any:
     """Run a program with a tmpfs of 8 MiB at ``tmp_path/disk`` that only it sees; return what it prints as JSON.

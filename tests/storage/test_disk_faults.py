@@ -8,7 +8,7 @@ import pytest
 
 from airflow_tf.storage.base import FileSystem
 from airflow_tf.testing.hdfs import HdfsCluster
-from tests.storage.storage_helpers import Staging, on_small_disk
+from tests.storage.storage_helpers import TAKE_ALL, Staging, on_small_disk
 
 pytestmark = pytest.mark.hdfs
 
@@ -71,12 +71,7 @@ filler = pathlib.Path(disk, "filler")
 class Filling(HdfsFileSystem):
     "As soon as a file is read, another program takes all that is free."
     def read(self, path, offset, length):
-        with filler.open("ab", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
+        take_all(filler)
         yield from super().read(path, offset, length)
 
 uri, options = Uri.parse(text), StorageOptions.from_uri(text)
@@ -93,7 +88,7 @@ print(json.dumps([first, left(disk + "/run"), left(cache + "/partial"), stage(te
                   left(cache + "/partial"), (target / "07.csv").read_text()[:4]]))
 """
     failed, staged, partial, then, partial_then, content = on_small_disk(
-        tmp_path, STAGE + program, f"{hdfs_cluster.uri}{folder}"
+        tmp_path, STAGE + TAKE_ALL + program, f"{hdfs_cluster.uri}{folder}"
     )
     assert failed[0] == "StorageNoSpaceError"
     assert "The disk of " in failed[1]
