@@ -26,18 +26,18 @@ from airflow_tf.storage.options import StorageOptions
 _CHUNK_BYTES = 1 << 20
 
 
-def ours(uri: str, folder: Path, prefix: str) -> None:
+def ours(uri: str, folder: Path, prefix: str, written: dict[str, int] | None = None) -> None:
     """Collect, describe and publish."""
     local = collect(prefix, folder / "model")
-    manifest = PublishManifest(fence=1, digest=uri, files=describe(local))
+    manifest = PublishManifest(fence=1, digest=uri, files=describe(local, written))
     publish(local, uri, options=StorageOptions.from_uri(uri), manifest=manifest, on_progress=lambda _text: None)
 
 
 def averaged(uri: str, folder: Path, prefixes: Sequence[str]) -> None:
     """Average with verification of the inputs, its data on the way while it is made, then as ``ours``."""
     with Sending(uri, StorageOptions.from_uri(uri), 1, print, least_bytes=0) as sending:
-        average(prefixes, str(folder / "average"), on_begin=sending.begin)
-    ours(uri, folder, str(folder / "average"))
+        report = average(prefixes, str(folder / "average"), on_begin=sending.begin)
+    ours(uri, folder, report.destination, report.data)
 
 
 def native(uri: str, prefix: str) -> None:

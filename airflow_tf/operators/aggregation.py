@@ -159,7 +159,12 @@ class Aggregation:
             on_begin=on_begin,
         )
         (self.folder / f"{name}.report.json").write_text(json.dumps(report.to_json(), indent=1, sort_keys=True))
-        self.reports[name] = {"left_out": report.left_out, "notes": list(report.notes), "weights": list(report.weights)}
+        self.reports[name] = {
+            "left_out": report.left_out,
+            "notes": list(report.notes),
+            "weights": list(report.weights),
+            "data": report.data,
+        }
         return destination
 
 

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 MODEL = "model"
 """Name of the checkpoint in a published version."""
+DATA = f"{MODEL}.data-00000-of-00001"
+"""Name of its data, where that is one file, as that of an average."""
 SAVED_MODEL = "saved_model"
 """Folder of the export, in the run's folder and in a published version."""
 
@@ -136,10 +138,16 @@ def collect(prefix: str, folder: Path, saved_model: Path | None = None) -> Path:
     return folder
 
 
-def describe(folder: Path) -> dict[str, dict[str, int]]:
-    """Return name -> size in bytes and CRC32C of every file below ``folder``."""
+def describe(folder: Path, written: Mapping[str, int] | None = None) -> dict[str, dict[str, int]]:
+    """Return name -> size in bytes and CRC32C of every file below ``folder``.
+
+    :param written: those of the checkpoint's data when it was made, where they are known: whoever publishes then finds
+        out that a disk has lost some of it since.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [path.relative_to(folder).as_posix() for path in files]
+    known = {DATA: dict(written)} if written else {}
     return {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "crc32c": checksum(path, lambda: None)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        name: known.get(name) or {"size": path.stat().st_size, "crc32c": checksum(path, lambda: None)}
+        for name, path in zip(names, files, strict=True)
     }

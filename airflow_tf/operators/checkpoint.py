@@ -315,7 +315,7 @@ class CheckpointPublishOperator(BaseOperator):
         evaluation: dict[str, Any],
         local: Path,
     ) -> PublishManifest:
-        dag, files = context["dag"], describe(local)
+        dag, files = context["dag"], describe(local, aggregated.get("reports", {}).get(name, {}).get("data"))
         task_id = aggregated.get("train_task", "train")
         bundle_version = getattr(context["dag_run"], "bundle_version", None)
         given = {name: argument_of(dag, task_id, name, None) for name in ("entrypoint", "code", "inputs")}

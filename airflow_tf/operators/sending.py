@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from airflow_tf.core.errors import PublishError, StorageError
-from airflow_tf.operators.candidates import MODEL
+from airflow_tf.operators.candidates import DATA
 from airflow_tf.storage.client import send_ahead
 from airflow_tf.storage.options import StorageOptions
 
@@ -49,10 +49,9 @@ class Sending:
         self._threads.append(thread)
 
     def _send(self, descriptor: int, size: int) -> None:
-        name = f"{MODEL}.data-00000-of-00001"
         file = Path(f"/proc/{os.getpid()}/fd/{descriptor}")  # its name may change before it is opened
         try:
-            send_ahead(file, self.uri, options=self.options, fence=self.fence, name=name, size=size)
+            send_ahead(file, self.uri, options=self.options, fence=self.fence, name=DATA, size=size)
         except (StorageError, PublishError) as error:
             self.note(f"nothing was sent while the average was made: {error}")
         finally:

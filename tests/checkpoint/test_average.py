@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 
-from airflow_tf.core.checkpoint import BundleReader, verify
+from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry, verify
 from airflow_tf.core.checkpoint.average import average
+from airflow_tf.core.checkpoint.bundle import encode_string
 from airflow_tf.core.errors import CheckpointError
 
 
@@ -33,6 +35,21 @@ def test_the_same_inputs_give_the_same_bytes(write, tmp_path):
     first, second = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in "ab")
     assert first == second
     assert set(first) == {"checkpoint", "ckpt.index", "ckpt.data-00000-of-00001"}
+
+
+def test_the_report_knows_the_bytes_of_the_data(tmp_path):
+    """Of tensors in several chunks, of none, and of text, whose stored checksum is not that of its bytes."""
+    text, checksum = encode_string(b"a graph")
+    for number in range(2):
+        with BundleWriter(str(tmp_path / f"r{number}")) as writer:
+            for key, count in ((b"large", 300_001), (b"none", 0), (b"one", 1)):
+                values = np.random.default_rng(number).normal(size=count).astype("f4")
+                writer.add(key, Entry(1, (count,), 0, 0, 0, 0), [values.tobytes()])
+            writer.add(b"text", Entry(7, (), 0, 0, 0, 0), [text], checksum)
+            writer.commit()
+    report = average([str(tmp_path / "r0"), str(tmp_path / "r1")], str(tmp_path / "out"))
+    data = (tmp_path / "out.data-00000-of-00001").read_bytes()
+    assert report.data == {"size": len(data), "crc32c": google_crc32c.value(data)}
 
 
 def test_differences_in_structure_are_listed(write, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -13,7 +14,7 @@ import zlib
 import numpy as np
 import pytest
 
-from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry, latest_complete, verify
+from airflow_tf.core.checkpoint import BundleReader, BundleWriter, Entry, latest_complete, output, verify
 from airflow_tf.core.checkpoint.average import average
 from airflow_tf.core.checkpoint.wire import extend_crc, mask
 from airflow_tf.core.errors import CheckpointError
@@ -110,6 +111,23 @@ print(json.dumps([*done, try_to_average(*inputs), content()]))
     assert before == after
     average(inputs, str(tmp_path / "whole" / "ckpt"))
     assert whole == {name: zlib.crc32(data) for name, data in content(tmp_path / "whole").items()}
+
+
+def test_a_disk_that_fails_while_an_average_is_flushed_behind_it_is_told_at_the_end(inputs, tmp_path, monkeypatch):
+    """The kernel tells of a failed flush once, to whoever flushed: the last one is fine again."""
+    monkeypatch.setattr(output, "_FLUSH_BYTES", 1 << 20)
+    flushes = []
+
+    def fail_once(descriptor):
+        flushes.append(descriptor)
+        if len(flushes) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(output.os, "fdatasync", fail_once)
+    with pytest.raises(CheckpointError, match=r"cannot be written: Input/output error"):
+        average(inputs, str(tmp_path / "out" / "ckpt"))
+    assert len(flushes) == 1
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_an_empty_model_and_a_thousand_variables(write, tmp_path):

@@ -8,6 +8,7 @@ import struct
 import types
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
@@ -91,6 +92,18 @@ def test_a_version_tells_all_about_its_origin_and_the_asset_event_its_step(publi
     assert origin["inputs"] == {}
     assert (extra["step"], extra["uri"], extra["digest"]) == (70, result["uri"], manifest["digest"])
     assert (base / "_latest").read_text() == folder.name
+
+
+def test_an_average_that_a_disk_has_changed_since_it_was_made_is_not_published(publish, base, candidate):
+    data = Path(f"{candidate}.data-00000-of-00001")
+    made = data.read_bytes()
+    reports = {"average": {"data": {"size": len(made), "crc32c": google_crc32c.value(made)}}}
+    data.write_bytes(made[:-1] + b"\0")
+    with pytest.raises(AirflowFailException, match="is not the file that the manifest describes"):
+        publish(aggregated={"reports": reports})
+    assert list(base.glob("v=*")) == []
+    data.write_bytes(made)
+    publish(aggregated={"reports": reports})
 
 
 def test_publishing_again_is_green_and_changes_nothing(publish, base):

@@ -40,7 +40,8 @@ class AverageReport:
 
     ``rules`` says for each tensor ``mean``, from which kind it was ``copied``, or that it was ``dropped``; the copies
     come from input number ``source``, the one with the largest step. ``weights`` add up to 1. ``steps`` has None where
-    an input has no step. ``left_out`` maps inputs that were given but not used to the reason.
+    an input has no step. ``data`` is size in bytes and CRC32C of the data file. ``left_out`` maps inputs that were
+    given but not used to the reason.
     """
 
     destination: str
@@ -54,6 +55,7 @@ class AverageReport:
     dropped: int
     read_bytes: int
     written_bytes: int
+    data: dict[str, int]
     notes: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -123,13 +125,13 @@ def _write(
                 if on_begin is not None and work.written_bytes is not None:
                     on_begin(writer.data_file, work.written_bytes)
                 work.write(writer)
-                written = writer.commit()
+                written, data = writer.commit(), writer.data
             write_state(destination)
         except OSError as error:  # what was written is gone again: what is free now is what another try would find
             why = error.strerror or str(error)
             room = f" ({_room(destination, work.needed_bytes)})" if error.errno == errno.ENOSPC else ""
             raise _not_written(destination, f"{why}{room}") from error
-        return work.report(destination, written)
+        return work.report(destination, written, data)
 
 
 def _not_written(destination: str, why: str) -> CheckpointError:
@@ -225,7 +227,7 @@ class _Average:
             elif rule != DROPPED:
                 writer.add(key, entry, self._count(source.chunks(key)), entry.crc32c)
 
-    def report(self, destination: str, written_bytes: int) -> AverageReport:
+    def report(self, destination: str, written_bytes: int, data: dict[str, int]) -> AverageReport:
         rules = list(self._rules.values())
         averaged, dropped = rules.count(MEAN), rules.count(DROPPED)
         count = len(self._readers)
@@ -241,6 +243,7 @@ class _Average:
             dropped=dropped,
             read_bytes=self._done,
             written_bytes=written_bytes,
+            data=data,
             notes=tuple(self._notes()),
         )
 

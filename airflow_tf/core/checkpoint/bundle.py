@@ -22,8 +22,10 @@ from typing import Any, Self
 from google.protobuf.message import DecodeError
 
 from airflow_tf.core.checkpoint.dtypes import DTYPES, Kind
+from airflow_tf.core.checkpoint.output import FlushedFile
 from airflow_tf.core.checkpoint.table import read_table, write_table
 from airflow_tf.core.checkpoint.wire import MalformedError, extend_crc, get_varint, mask, put_varint
+from airflow_tf.core.crc32c import combine
 from airflow_tf.core.descriptors import message_class
 from airflow_tf.core.durable import sync_folder
 from airflow_tf.core.errors import CheckpointError
@@ -294,8 +296,8 @@ class BundleWriter:
         self._index = Path(f"{prefix}.index")
         self._data.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in (self._data, self._index)]
-        self._file = self._temporary[0].open("wb")
-        self._size = 0
+        self._file = FlushedFile(self._temporary[0])
+        self._crc32c = 0
 
     def __enter__(self) -> Self:
         return self
@@ -314,24 +316,28 @@ class BundleWriter:
         """Where the data is until :meth:`commit`, which renames it."""
         return self._temporary[0]
 
+    @property
+    def data(self) -> dict[str, int]:
+        """Size in bytes and CRC32C of the data that was added, as it was before any disk had it."""
+        return {"size": self._file.size, "crc32c": self._crc32c}
+
     def add(self, key: bytes, like: Entry, chunks: Iterable[bytes], crc32c: int | None = None) -> None:
         """Append a tensor of the type, shape and slices of ``like``.
 
         :param crc32c: the stored (masked) checksum, needed where it is not simply that of the bytes (strings,
             variants); None computes it.
         """
-        offset, crc = self._size, 0
+        offset, crc = self._file.size, 0
         for chunk in chunks:
-            crc = extend_crc(crc, chunk) if crc32c is None else crc
+            crc = extend_crc(crc, chunk)
             self._file.write(chunk)
-            self._size += len(chunk)
+        self._crc32c = combine(self._crc32c, crc, self._file.size - offset)
         stored = mask(crc) if crc32c is None else crc32c
-        self.entries[key] = Entry(like.dtype, like.shape, 0, offset, self._size - offset, stored, like.slices)
+        self.entries[key] = Entry(like.dtype, like.shape, 0, offset, self._file.size - offset, stored, like.slices)
 
     def commit(self) -> int:
         """Make the checkpoint appear, the index last, all of it on disk; return its bytes."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.sync()
         index = write_table(self._table())
         with self._temporary[1].open("wb") as file:
             file.write(index)
@@ -341,7 +347,7 @@ class BundleWriter:
         for temporary, path in zip(self._temporary, (self._data, self._index), strict=True):
             temporary.replace(path)
         sync_folder(self._data.parent)
-        return self._size + len(index)
+        return self._file.size + len(index)
 
     def _table(self) -> Iterator[tuple[bytes, bytes]]:
         header = _message("BundleHeaderProto")(num_shards=1)
