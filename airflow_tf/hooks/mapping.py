@@ -14,6 +14,19 @@ def argument_of(dag: Any, task_id: str, name: str, default: Any) -> Any:  # noqa
     return default if given is None else given
 
 
+def refuse_mapped_group(task: Any) -> None:  # noqa: ANN401 (Airflow's operator)
+    """Refuse a place in a mapped task group: every instance of the group would be the same replica of one gang.
+
+    :raises DeclarationError: naming the group.
+    """
+    for group in task.iter_mapped_task_groups():
+        raise DeclarationError(
+            f"task {task.task_id!r} cannot run in the mapped task group {group.group_id!r}",
+            "all instances of the group would be the same replica of one training",
+            "Use @task.tensorflow, whose instances are replicas of their own, or a sweep, or map the operator itself.",
+        )
+
+
 def literal_replicas(dag: Any, task_id: str) -> list[int]:  # noqa: ANN401 (Airflow exports no class for parsed DAGs)
     """Return the replica numbers that a task is mapped over, sorted; those of an unmapped task are its own, or 0.
 

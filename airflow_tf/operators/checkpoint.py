@@ -397,4 +397,4 @@ class CheckpointPublishOperator(BaseOperator):
                 "Begin with the same weights (a seed, or initial_checkpoint), or add an evaluate section.",
             )
         if same is None:
-            self.log.warning("Nothing shows that %s is no worse than a replica: there is no evaluation.", name)
+            self.log.warning("Nothing shows that %s is no worse than a replica: add an evaluate section.", name)

@@ -54,6 +54,7 @@ class TensorFlowDecoratedOperator(DecoratedOperator, TensorFlowTrainOperator):
         **DecoratedOperator.template_fields_renderers,
     }
     custom_operator_name = "@task.tensorflow"
+    _is_numbered_by_map_index = True
 
     def __init__(
         self,

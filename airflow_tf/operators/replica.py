@@ -7,7 +7,7 @@ import datetime as dt
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import jinja2
 from airflow.sdk import Context
@@ -47,6 +47,7 @@ from airflow_tf.hooks.airflow_run import (
     user_mark,
     without_date,
 )
+from airflow_tf.hooks.mapping import refuse_mapped_group
 from airflow_tf.hooks.settings import load_settings
 from airflow_tf.ledger import open_ledger
 from airflow_tf.operators.deferral import DeferringOperator
@@ -73,6 +74,8 @@ class ReplicaOperator(DeferringOperator):
     template_fields: Sequence[str] = (*DeferringOperator.template_fields, "python")
     ui_color = "#f6c85f"
 
+    _is_numbered_by_map_index: ClassVar[bool] = False
+
     def __init__(
         self,
         *,
@@ -86,6 +89,8 @@ class ReplicaOperator(DeferringOperator):
         if kwargs.get("retry_policy") is None:  # a mapped task gives None
             kwargs["retry_policy"] = FailureClassPolicy()
         super().__init__(**kwargs)
+        if not self._is_numbered_by_map_index:
+            refuse_mapped_group(self)
         self.python = python
         self.code = code
         self.working_directory = working_directory

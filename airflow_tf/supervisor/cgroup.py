@@ -85,7 +85,7 @@ def describe() -> str:
     try:
         own = own_cgroup()
     except DeclarationError as error:
-        return f"cannot be enforced here: {error.why}"
+        return f"cannot be enforced here, train.memory_limit would be refused: {error.why}"
     reasons = []
     for candidate in (own, own.parent):
         reason = _obstacle(candidate)
@@ -94,7 +94,7 @@ def describe() -> str:
         if not reason:
             return f"enforced by cgroups below {candidate}"
         reasons.append(f"{candidate}: {reason}")
-    return f"cannot be enforced here: {'; '.join(reasons)}"
+    return f"cannot be enforced here, train.memory_limit would be refused: {'; '.join(reasons)}"
 
 
 def own_cgroup(mounts: Path = Path("/proc/self/mountinfo"), membership: Path = Path("/proc/self/cgroup")) -> Path:

@@ -122,6 +122,34 @@ def test_the_destination_holds_the_files_the_manifest_and_success(place: Place, 
     assert json.loads(place.tree()["v=1/manifest.json"])["metrics"] == {"mae": 1.5}
 
 
+class InTurn:
+    """Lets small files wait for the large one, and refuses two of them at once."""
+
+    def __init__(self, inner: FileSystem) -> None:
+        self._inner, self._small, self._large_is_there = inner, threading.Lock(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, path: str, chunks: Any) -> int:
+        if path.endswith("ckpt-1.data-00000-of-00001"):
+            length = self._inner.write(path, chunks)
+            self._large_is_there.set()
+            return length
+        assert self._small.acquire(blocking=False), f"{path} is written beside another small file"
+        try:
+            assert self._large_is_there.wait(30)
+            return self._inner.write(path, chunks)
+        finally:
+            self._small.release()
+
+
+def test_small_files_go_one_after_the_other_beside_the_large_ones(tmp_path: Path, local: Path) -> None:
+    place, manifest = Place(f"file://{tmp_path}/models"), manifest_of(local)
+    publish_here(place, InTurn(place.files), local, manifest)
+    assert place.tree() == whole(local, manifest)
+
+
 def test_publishing_the_same_result_again_changes_nothing(place: Place, local: Path) -> None:
     manifest = manifest_of(local)
     place.publish(local, manifest)
