@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import shlex
 import socket
 from argparse import Namespace
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ def init(args: Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)  # a new installation has named it, but not made it
     for path in scaffold(args.name, folder, args.example or args.strategy or STRATEGIES[0]):
         print(f"wrote {path}")  # noqa: T201
-    print(f"Now: airflow tf plan {folder / args.name}.tf.yaml, then: airflow dags test {args.name}")  # noqa: T201
+    print(f"Now: airflow tf plan {shlex.quote(f'{folder / args.name}.tf.yaml')}, then: airflow dags test {args.name}")  # noqa: T201
 
 
 @command

@@ -42,7 +42,8 @@ def _supervisor_is_gone(run: RunRow) -> bool:
 
 def _row(run: RunRow, found: ReplicaRow | None, *, is_gone: bool) -> Row:
     replica = found or ReplicaRow(0, ())
-    is_lost = replica.state in RUNNING and is_gone
+    runs = replica.state in RUNNING
+    is_lost = runs and is_gone
     return {
         "run": run.key[:8],
         "dag_id": run.dag_id,
@@ -56,7 +57,7 @@ def _row(run: RunRow, found: ReplicaRow | None, *, is_gone: bool) -> Row:
         "attempts": replica.attempts,
         "step": replica.step,
         "devices": list(replica.devices),
-        "pid": None if is_lost else replica.pid,
+        "pid": replica.pid if runs and not is_gone else None,
         "started": replica.started,
         "ended": replica.ended,
         "cause": replica.cause,

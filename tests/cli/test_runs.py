@@ -103,6 +103,15 @@ def test_a_replica_whose_supervisor_died_is_not_shown_as_running(airflow_tf, gan
     assert (row["state"], row["pid"]) == ("lost?", None)
 
 
+@pytest.mark.usefixtures("no_processes_left")
+def test_a_replica_that_has_ended_has_no_process(airflow_tf, gang):
+    gang.start("print('done')").end(60)
+    assert gang.client.wait_gone(60)
+    _, [row] = airflow_tf("runs", "--output", "json")
+    assert row["ended"] is not None
+    assert row["pid"] is None
+
+
 def test_a_name_must_say_which_run(ledger, ended):
     reader = LedgerReader(ledger)
     with pytest.raises(LedgerError, match=r"'run' names 3 training runs: .* Give one of these keys"):
