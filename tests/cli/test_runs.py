@@ -104,8 +104,11 @@ def test_a_replica_whose_supervisor_died_is_not_shown_as_running(airflow_tf, gan
 
 
 @pytest.mark.usefixtures("no_processes_left")
-def test_a_replica_that_has_ended_has_no_process(airflow_tf, gang):
-    gang.start("print('done')").end(60)
+def test_a_replica_that_has_ended_has_no_process(airflow_tf, gang, wait_until_running):
+    watched = gang.start(SLEEP)
+    wait_until_running(gang)
+    kill(int(watched.line("pid ")), signal.SIGKILL)
+    watched.end(60)
     assert gang.client.wait_gone(60)
     _, [row] = airflow_tf("runs", "--output", "json")
     assert row["ended"] is not None
