@@ -102,7 +102,7 @@ class Publisher:
         for folder in sorted(folders | {temporary}):
             self.patience(partial(self.files.make_dirs, folder))
         with ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="publish") as pool:
-            futures = [pool.submit(self._upload, local, temporary, names) for names in self._shares(there) if names]
+            futures = [pool.submit(self._upload, local, temporary, names) for names in self._turns(there)]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             if errors := [error for future in done if (error := future.exception())]:
                 self.reporter.cancel()
@@ -113,15 +113,15 @@ class Publisher:
             self.patience(partial(self.files.write, path, [data]))
             self.reporter.tick()
 
-    def _shares(self, there: set[str]) -> list[list[str]]:
+    def _turns(self, there: set[str]) -> list[list[str]]:
         """Return what to send at once: each large file, and the small ones, which go one after the other.
 
-        Small files that end at once ask the NameNode to close them before their DataNode has told of the last block;
+        Small files that end together ask the NameNode to close them before their DataNode has told of the last block;
         every second one then waits half a second for its next chance.
         """
-        names = [name for name in self.manifest.files if name not in there]
-        small = [name for name in names if self.manifest.files[name]["size"] <= CHUNK_BYTES]
-        return [[name] for name in names if name not in small] + [small]
+        sizes = {name: entry["size"] for name, entry in self.manifest.files.items() if name not in there}
+        large = [[name] for name, size in sizes.items() if size > CHUNK_BYTES]
+        return [*large, [name for name, size in sizes.items() if size <= CHUNK_BYTES]]
 
     def _upload(self, local: Path, temporary: str, names: list[str]) -> None:
         for name in names:
