@@ -34,21 +34,18 @@ def distinct(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GangKey:
-    """Identity of a gang: the replicas that one mapped train task of one DAG run starts.
-
-    ``installation`` is the ledger's id; ``group_index`` is the map index of an enclosing mapped task group, else -1.
-    """
+    """Identity of a gang: the replicas of one train task in one DAG run; ``installation`` is the ledger's id."""
 
     installation: str
     dag_id: str
     run_id: str
     task_id: str
-    group_index: int = -1
 
     @property
     def key(self) -> str:
         """Twenty hex digits that name this gang in the ledger, in sockets and in folders."""
-        return digest(self.installation, self.dag_id, self.run_id, self.task_id, self.group_index, length=20)
+        # -1: once an index of mapped groups; it stays, so that runs of older ledgers keep their keys
+        return digest(self.installation, self.dag_id, self.run_id, self.task_id, -1, length=20)
 
     @property
     def label(self) -> str:

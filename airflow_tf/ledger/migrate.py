@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect, text
 from airflow_tf.core.errors import LedgerError
 from airflow_tf.ledger.engine import Transactions
 
-HEAD = "0003"
+HEAD = "0004"
 """Newest revision; a test holds it equal to the migrations'."""
 
 VERSION_TABLE = "airflow_tf_version"

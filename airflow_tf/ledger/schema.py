@@ -78,7 +78,6 @@ class GangEntry(Base):
     dag_id: Mapped[str] = mapped_column(Text, index=True)
     run_id: Mapped[str] = mapped_column(Text)
     task_id: Mapped[str] = mapped_column(Text)
-    group_index: Mapped[int]
     count: Mapped[int | None]
     folder: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(String(40))

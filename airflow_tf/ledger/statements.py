@@ -52,8 +52,8 @@ HELD = Prepared("SELECT uuid FROM holdings WHERE host_id = :of_host")
 """Devices of which a live member has a part."""
 
 ADD_GANG = Prepared("""
-    INSERT INTO gangs (key, installation, dag_id, run_id, task_id, group_index, created_at)
-    VALUES (:key, :installation, :dag_id, :run_id, :task_id, :group_index, :at)
+    INSERT INTO gangs (key, installation, dag_id, run_id, task_id, created_at)
+    VALUES (:key, :installation, :dag_id, :run_id, :task_id, :at)
 """)
 ADD_RESERVATION = Prepared("""
     INSERT INTO reservations (gang_key, host_id, created_at, epoch, arrived_seconds, is_void)

@@ -144,7 +144,7 @@ class Aggregation:
     def _remember_soup(self, soup: Soup) -> None:
         tried = [{"members": members, "value": value, "taken": taken} for members, value, taken in soup.tried]
         report = {"members": soup.members, "value": soup.value, "tried": tried}
-        (self.folder / "soup.json").write_text(json.dumps(report, indent=1))
+        _write_report(self.folder / "soup.json", report)
 
     def _write(
         self, prefixes: Sequence[str], name: str, weights: Sequence[float], on_begin: Begin | None = None
@@ -158,7 +158,7 @@ class Aggregation:
             optimizer=self.choices.optimizer,
             on_begin=on_begin,
         )
-        (self.folder / f"{name}.report.json").write_text(json.dumps(report.to_json(), indent=1, sort_keys=True))
+        _write_report(self.folder / f"{name}.report.json", report.to_json())
         self.reports[name] = {
             "left_out": report.left_out,
             "notes": list(report.notes),
@@ -166,6 +166,13 @@ class Aggregation:
             "data": report.data,
         }
         return destination
+
+
+def _write_report(file: Path, report: Mapping[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(report, indent=1, sort_keys=True))
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be written", error.strerror or str(error), "Make room.") from error
 
 
 def same_start(prefixes: Sequence[str]) -> bool | None:

@@ -26,8 +26,16 @@ _PARAM_KEYS = (
 
 
 def to_param(value: Any) -> Param:  # noqa: ANN401  a default, or a mapping
-    """Return Airflow's Param for a bare default or for a mapping of ``default`` and JSON Schema keywords."""
-    return Param(**value) if isinstance(value, dict) else Param(value)
+    """Return Airflow's Param for a bare default or for a mapping of ``default`` and JSON Schema keywords.
+
+    A bare number or boolean takes only its kind: a run triggered with anything else would fail when it trains. A bare
+    text takes any value, since Airflow's form sends null for an empty text.
+    """
+    if isinstance(value, dict):
+        return Param(**value)
+    if isinstance(value, bool):
+        return Param(value, type="boolean")
+    return Param(value, type="number") if isinstance(value, int | float) else Param(value)
 
 
 def _param(value: Any) -> Any:  # noqa: ANN401  returned unchanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup
+from airflow.sdk import DAG, Param, TaskGroup
 
 from airflow_tf.core.errors import DeclarationError
 from airflow_tf.pipeline.build import add_tasks, as_markdown, task_defaults
@@ -47,10 +47,16 @@ def _add_params(dag: DAG, loaded: Loaded) -> None:
     for name, value in loaded.declaration.params.items():
         param = to_param(value)
         param.source = "dag"
-        if name in dag.params and dag.params.get_param(name).serialize() != param.serialize():
+        if name in dag.params and not _are_alike(dag.params.get_param(name), param):
             raise DeclarationError(
                 f"{loaded.document.file}: params.{name} is not what DAG {dag.dag_id} already has under this name",
                 "the params of a group are those of its DAG",
                 "Give both the same definition, or one of them another name.",
             )
         dag.params[name] = param
+
+
+def _are_alike(there: Param, param: Param) -> bool:
+    """Tell whether the DAG's param is the declared one, or the same value without a schema."""
+    same_value = (there.value, there.description) == (param.value, param.description)
+    return same_value and there.schema in ({}, param.schema)

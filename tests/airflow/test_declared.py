@@ -67,7 +67,7 @@ DECLARATIONS = {
     "refused": "callbacks: {on_failure: {call: strangers.note, arguments: {text: x}}}\n",
     "typed": "params: {threads: {type: integer, minimum: 1, default: 2}}\n"
     "train: {session_config: {intra_op_parallelism_threads: '{{ params.threads }}'}}\n",
-    "untyped": "params: {threads: 2}\n"
+    "untyped": "params: {threads: '2'}\n"
     "train: {session_config: {intra_op_parallelism_threads: '{{ params.threads }}'}}\n",
     "dated": "inputs: {train: 'DATA/{{ ds }}'}\ntrain: {arguments: {day: '{{ ds }}'}}\n",
     "dated_late": "train: {arguments: {day: '{{ data_interval_start | ds }}'}}\n",
@@ -188,7 +188,7 @@ def test_a_param_of_a_wrong_value_is_refused_by_name_and_nothing_is_started(
     assert reserved(airflow, "typed") == []
 
 
-def test_a_bare_param_of_a_wrong_type_fails_where_it_is_used_and_nothing_stays_reserved(
+def test_a_bare_text_that_is_no_number_fails_where_it_is_used_and_nothing_stays_reserved(
     airflow: RunningAirflow,
 ) -> None:
     airflow.trigger("untyped", "wrong", {"threads": "many"})

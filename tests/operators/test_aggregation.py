@@ -115,6 +115,14 @@ def test_a_greedy_soup_asks_for_every_trial_and_keeps_what_improves(tmp_path, fo
         aggregate(tmp_path, found, method="greedy_soup")
 
 
+def test_a_report_that_cannot_be_written_is_told_in_words(tmp_path, found):
+    report = tmp_path / "aggregate" / "average.report.json"
+    report.mkdir(parents=True)
+    with pytest.raises(CheckpointError) as caught:
+        aggregate(tmp_path, found)
+    assert str(caught.value) == f"{report} cannot be written: Is a directory. Make room."
+
+
 def test_what_is_left_out_is_reported(tmp_path, found, write):
     found = found | {"replica-3": write(3, 1, np.nan)}
     _, chosen, reports = aggregate(tmp_path, found, not_finite="leave_out")

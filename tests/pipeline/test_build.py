@@ -313,3 +313,13 @@ def test_a_param_of_the_wrong_type_is_refused_when_a_run_is_triggered(tmp_path, 
     with pytest.raises(ParamValidationError, match=message):
         stored.params.deep_merge(given).validate()
     assert stored.params.deep_merge({"epochs": 5}).validate() == {"epochs": 5}
+
+
+def test_a_bare_number_or_boolean_takes_only_its_kind_and_a_bare_text_anything(tmp_path):
+    text = changed("  epochs: {type: integer, default: 3, minimum: 1}\n", "  epochs: 3\n  resume: true\n  note: ''\n")
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(load_dag(write(tmp_path, text))))
+    for given in ({"epochs": "many"}, {"epochs": None}, {"epochs": True}, {"resume": "yes"}, {"resume": 1}):
+        with pytest.raises(ParamValidationError, match="is not of type"):
+            stored.params.deep_merge(given).validate()
+    given = {"epochs": 0.5, "resume": False, "note": None}
+    assert stored.params.deep_merge(given).validate() == given

@@ -79,6 +79,21 @@ def test_the_params_become_those_of_the_dag(tmp_path):
     assert dict(dag.params) == {"mine": 1, "epochs": 3}
 
 
+@pytest.mark.parametrize(
+    ("declared", "mine", "schema"),
+    [
+        ("3", 3, {"type": "number"}),
+        ("{type: integer, default: 3}", Param(3, type="integer"), {"type": "integer"}),
+        ("{type: integer, default: 3}", 3, {"type": "integer"}),
+    ],
+)
+def test_a_dag_may_have_the_same_param(tmp_path, declared, mine, schema):
+    text = changed("{type: integer, default: 3, minimum: 1}", declared)
+    with DAG("by_hand", schedule=None, params={"epochs": mine}) as dag:
+        load_task_group(write(tmp_path, text))
+    assert dag.params.get_param("epochs").schema == schema
+
+
 def test_another_param_of_the_same_name_is_refused(tmp_path):
     loaded = load_declaration(write(tmp_path))
     with (
